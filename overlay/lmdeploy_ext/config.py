@@ -10,7 +10,7 @@ PREFIX = 'LMDEPLOY_EXT_'
 
 
 class SettingError(ValueError):
-    """A setting has a value that cannot be used; the message names the variable, the value and what is allowed."""
+    """A setting has a value that cannot be used; the message says which and what is allowed."""
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Settings:
     """Settings of one process.
 
     Attributes:
-        patches: `LMDEPLOY_EXT_PATCHES`, which patches to apply: `all`, `none`, groups or names, comma separated,
-            `-name` to leave one out.
-        cpu_kv_gb: `LMDEPLOY_EXT_CPU_KV_GB`, GiB of memory for the KV cache of the CPU backend. Without it: half of
-            the free memory, 4 GiB at most.
-        cpu_threads: `LMDEPLOY_EXT_CPU_THREADS`, torch threads of the CPU backend. Without it: the cores that this
-            process may use.
+        patches: `LMDEPLOY_EXT_PATCHES`, which patches to apply: `all`, `none`, groups or names,
+            comma separated, `-name` to leave one out.
+        cpu_kv_gb: `LMDEPLOY_EXT_CPU_KV_GB`, GiB of memory for the KV cache of the CPU backend.
+            Without it: half of the free memory, 4 GiB at most.
+        cpu_threads: `LMDEPLOY_EXT_CPU_THREADS`, torch threads of the CPU backend. Without it:
+            the cores that this process may use.
     """
     patches: str = 'all'
     cpu_kv_gb: Optional[float] = None
