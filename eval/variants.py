@@ -1,0 +1,81 @@
+"""Variants: what is compared. Each is a name and the environment that its process gets."""
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Dict, Tuple
+
+from lmdeploy_ext.config import PREFIX
+
+from .errors import EvalError
+
+PATCHES = PREFIX + 'PATCHES'
+_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]*')
+_ASSIGNMENT = re.compile(r'([A-Z_][A-Z0-9_]*)=(.*)', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run LMDeploy.
+
+    Attributes:
+        name: a word; also the name of its folder in the run.
+        env: variables set in its process, on top of this process's environment.
+    """
+    name: str
+    env: Tuple[Tuple[str, str], ...]
+
+
+def built_in(has_gpu: bool) -> Dict[str, Variant]:
+    """`stock`: upstream as released, with the CPU backend alone where there is no GPU; `patched`:
+    everything."""
+    return {
+        'stock': Variant('stock', ((PATCHES, 'none' if has_gpu else 'cpu'), )),
+        'patched': Variant('patched', ((PATCHES, 'all'), ))
+    }
+
+
+def parse_variants(text: str, has_gpu: bool) -> Tuple[Variant, ...]:
+    """Read `--variants`: names, or `NAME:VARIABLE=VALUE[:VARIABLE=VALUE…]`, separated by commas.
+
+    In a value `+` stands for a comma: `mine:LMDEPLOY_EXT_PATCHES=cpu+-some_patch`.
+
+    Raises:
+        EvalError: no variant, an unknown one, a name twice, or a wrong assignment.
+    """
+    variants = [
+        _parse_one(item.strip(), built_in(has_gpu)) for item in text.split(',') if item.strip()
+    ]
+    names = [variant.name for variant in variants]
+    if not names:
+        raise EvalError(f'no variant in --variants {text!r}; expected for example stock,patched')
+    for name in names:
+        if names.count(name) > 1:
+            raise EvalError(
+                f'the variant {name} stands twice in --variants {text!r}; give each its own name')
+    return tuple(variants)
+
+
+def _parse_one(item: str, known: Dict[str, Variant]) -> Variant:
+    """One item of `--variants`."""
+    name, colon, rest = item.partition(':')
+    if not _NAME.fullmatch(name):
+        raise EvalError(
+            f'a variant named {name!r}; expected letters, digits, dots, dashes and underscores')
+    if not colon:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f'did you mean {close[0]}?' if close else f'expected {" or ".join(known)}'
+            raise EvalError(
+                f'unknown variant {name}; {hint} (your own: NAME:{PATCHES}=all+-some_patch)')
+        return known[name]
+    if name in known:
+        raise EvalError(f'the variant {name} is built in and cannot be redefined; '
+                        f'choose another name for {item!r}')
+    env = {PATCHES: 'all'}
+    for assignment in re.split(r':(?=[A-Z_][A-Z0-9_]*=)', rest):
+        match = _ASSIGNMENT.fullmatch(assignment)
+        if not match:
+            raise EvalError(
+                f'{assignment!r} in the variant {name} sets nothing; expected NAME:VARIABLE=VALUE')
+        env[match.group(1)] = match.group(2).replace('+', ',')
+    return Variant(name, tuple(sorted(env.items())))
