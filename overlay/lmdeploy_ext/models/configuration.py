@@ -236,4 +236,6 @@ def _build_llm_config(fields: Optional[dict]) -> PretrainedConfig:
     if architectures[0] not in LLM_CONFIGS:
         raise ValueError(f'llm_config.architectures[0] is {architectures[0]!r}; '
                          f"supported without remote code: {', '.join(LLM_CONFIGS)}")
+    # Published files ask for flash_attention_2 here; what runs is the process's choice, not theirs.
+    fields = {name: value for name, value in fields.items() if name != 'attn_implementation'}
     return LLM_CONFIGS[architectures[0]](**fields)
