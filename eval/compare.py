@@ -82,7 +82,7 @@ def score(folder: RunFolder) -> Dict[str, Any]:
         ],
     }
     write_json(folder.report_file, report)
-    return report
+    return folder.read_report()
 
 
 def qpm_ratio(first: Sequence[Optional[float]],

@@ -1,5 +1,6 @@
 """The error of this package."""
+from lmdeploy_ext.classify.errors import ClassifyError
 
 
-class EvalError(ValueError):
-    """An evaluation cannot start or go on; the message is one line that says what to do."""
+class EvalError(ClassifyError):
+    """An evaluation cannot start or go on. The message is one line: found, expected, what to do."""

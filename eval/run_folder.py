@@ -1,7 +1,7 @@
 """What a run stores, and where.
 
     run.json                        settings, variants, provenance
-    images.jsonl                    the labelled images, in the order in which every variant sees them
+    images.jsonl                    the labelled images, in the order that every variant sees
     variants/NAME/rows-ROUND.jsonl  answers, as lmdeploy_ext.classify writes them
     variants/NAME/times-ROUND.jsonl when each answer was complete
     variants/NAME/process.json      patch status and versions of the process that answered
@@ -59,7 +59,7 @@ class VariantFolder:
 
     def read_outcomes(self, images: Iterable[LabelledImage], number: int) -> List[Outcome]:
         """Outcomes of a round in the order of `images`; images without a row are left out."""
-        rows = {row['id']: row for row in read_records(self.rows_file(number)) if 'id' in row}
+        rows = {row['id']: row for row in stored_records(self.rows_file(number)) if 'id' in row}
         return [_outcome(image, rows[image.id]) for image in images if image.id in rows]
 
     def read_completions(self, number: int) -> List[Completion]:
@@ -67,7 +67,7 @@ class VariantFolder:
         return [
             Completion(**{
                 **record, 'session': (number, record['session'])
-            }) for record in read_records(self.times_file(number))
+            }) for record in stored_records(self.times_file(number))
         ]
 
     def read_process(self) -> Dict[str, Any]:
@@ -133,7 +133,7 @@ class RunFolder:
 
     def read_images(self) -> List[LabelledImage]:
         """The labelled images."""
-        return [LabelledImage(**record) for record in read_records(self.images_file)]
+        return [LabelledImage(**record) for record in stored_records(self.images_file)]
 
     def _read(self, path: Path, command: str) -> Dict[str, Any]:
         """A JSON file that `command` would have written."""
@@ -143,7 +143,7 @@ class RunFolder:
         return json.loads(path.read_text(encoding='utf-8'))
 
 
-def read_records(path: Path) -> List[Dict[str, Any]]:
+def stored_records(path: Path) -> List[Dict[str, Any]]:
     """The JSON objects of a file, one a line; none where there is no file.
 
     A last line that a killed process left half-written is no record yet.

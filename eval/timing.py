@@ -108,7 +108,7 @@ def latency(completions: Sequence[Completion], concurrency: int, warmup: int) ->
 
 
 def latency_curve(completions: Sequence[Completion], warmup: int) -> Tuple[float, ...]:
-    """Seconds at 0, 1, … 100 % of the computed answers after warm-up; empty where there are none."""
+    """Seconds at 0, 1, … 100 % of the computed answers after warm-up; empty without any."""
     seconds = _latencies(completions, warmup)
     return tuple(np.percentile(seconds, range(101)).tolist()) if seconds else ()
 

@@ -1,0 +1,143 @@
+"""report.md and the pictures, and the table for the terminal: report.json made readable."""
+import shlex
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from . import plots
+from .run_folder import RunFolder
+
+TEMPLATES = Path(__file__).parent / 'templates'
+NONE = '–'
+
+
+def write_report(folder: RunFolder) -> Path:
+    """Write report.md and its pictures from report.json; returns the path of report.md.
+
+    Raises:
+        EvalError: the run has no report.json.
+    """
+    report = folder.read_report()
+    plots.draw(report, folder.path)
+    path = folder.path / 'report.md'
+    path.write_text(render(report), encoding='utf-8')
+    return path
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """The report in Markdown."""
+    environment = Environment(loader=FileSystemLoader(TEMPLATES),
+                              undefined=StrictUndefined,
+                              trim_blocks=True,
+                              lstrip_blocks=True,
+                              keep_trailing_newline=True,
+                              autoescape=False)
+    environment.filters.update(interval=interval,
+                               percent=percent,
+                               number=number,
+                               cell=cell,
+                               qpm=qpm,
+                               ratio=ratio,
+                               signed=signed,
+                               command=shlex.join)
+    template = environment.get_template('report.md.j2')
+    return template.render(report,
+                           positive_of=lambda variant: positive_metrics(report, variant),
+                           sentences=sentences(report),
+                           patch_states=patch_states(report))
+
+
+def summary(report: Mapping[str, Any]) -> str:
+    """A table for the terminal: one line a variant, and what the comparison says."""
+    header = ('variant', 'recall %', 'precision %', 'F1 %', 'images/min', 'p50 s', 'errors')
+    rows = [header]
+    for variant in report['variants']:
+        metrics = positive_metrics(report, variant)
+        rows.append((variant['name'], interval(metrics['recall']), interval(metrics['precision']),
+                     interval(metrics['f1']), qpm(variant['throughput']),
+                     number(variant['latency']['p50']), str(variant['unanswered'])))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = [
+        '  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows
+    ]
+    lines.insert(1, '  '.join('-' * width for width in widths))
+    return '\n'.join(lines + ['', *sentences(report)])
+
+
+def sentences(report: Mapping[str, Any]) -> List[str]:
+    """What came out, a sentence a variant: failures first, then comparisons."""
+    lines = [
+        f'{variant["name"]} ended early: {variant["error"]}' for variant in report['variants']
+        if variant['error']
+    ]
+    for pair in report['comparisons']:
+        difference = pair['all_images']
+        lines.append(
+            f'{pair["second"]} against {pair["first"]}: {difference["changed"]} of '
+            f'{pair["images"]} answers changed (McNemar p = {difference["p_value"]:.2g}), '
+            f'recall {signed(pair["recall_points"])} points, precision '
+            f'{signed(pair["precision_points"])} points, '
+            f'{ratio(pair["qpm_ratio"])} the images per minute')
+    return lines
+
+
+def positive_metrics(report: Mapping[str, Any], variant: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A variant's figures of the positive label, from its answers as given."""
+    return next(metrics for metrics in variant['answers']['labels']
+                if metrics['label'] == report['settings']['positive'])
+
+
+def patch_states(report: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """Every patch that some variant's process knew, with its state in each variant."""
+    patches: Dict[str, Dict[str, Any]] = {}
+    for variant in report['variants']:
+        for patch in variant['patches']:
+            entry = patches.setdefault(patch['name'], {**patch, 'states': {}})
+            entry['states'][variant['name']] = patch['state']
+    return sorted(patches.values(), key=lambda patch: (str(patch['group']), patch['name']))
+
+
+def interval(estimate: Mapping[str, Any]) -> str:
+    """'96.7 (88.6–99.1)', in percent."""
+    if estimate['value'] is None:
+        return NONE
+    value, low, high = (f'{100 * estimate[end]:.1f}' for end in ('value', 'low', 'high'))
+    return f'{value} ({low}–{high})'
+
+
+def percent(value: Optional[float]) -> str:
+    """'96.7', in percent."""
+    return NONE if value is None else f'{100 * value:.1f}'
+
+
+def number(value: Optional[float], digits: int = 2) -> str:
+    """A number with so many digits after the point."""
+    return NONE if value is None else f'{value:.{digits}f}'
+
+
+def signed(value: Optional[float]) -> str:
+    """'+0.8'."""
+    return NONE if value is None else f'{value:+.1f}'
+
+
+def qpm(throughput: Mapping[str, Any]) -> str:
+    """'142 (131–150)': median, slowest and fastest window."""
+    if throughput['qpm'] is None:
+        return NONE
+    return f'{throughput["qpm"]:.0f} ({throughput["low"]:.0f}–{throughput["high"]:.0f})'
+
+
+def ratio(value: Optional[Mapping[str, Any]]) -> str:
+    """'2.01 times', with the range where there was more than one round."""
+    if value is None:
+        return NONE
+    text = f'{value["value"]:.2f} times'
+    if value['rounds'] > 1:
+        text += f' ({value["low"]:.2f}–{value["high"]:.2f} over {value["rounds"]} rounds)'
+    return text
+
+
+def cell(text: Any) -> str:
+    """Text that cannot end a table cell."""
+    return NONE if text in (None, '') else ' '.join(str(text).split()).replace('|', '\\|')
