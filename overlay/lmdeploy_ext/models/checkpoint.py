@@ -117,21 +117,21 @@ def save_checkpoint(model: InternVLChatModel,
 
 
 def config_fields(config: PretrainedConfig) -> dict:
-    """What a config.json holds: every field that is the class's own or differs from the base's.
+    """What config.json holds: each public field of the class's own, or that differs from the base.
 
     LMDeploy reads config.json itself, so a field that equals the class's default must be there;
     transformers' own short form leaves it out. The transformers version is left out: LMDeploy
     refuses a checkpoint that a newer one has written.
     """
     base = PretrainedConfig().to_dict()
-    kept = ('architectures', 'tie_word_embeddings', 'torch_dtype')
     fields = {
         name: value
         for name, value in config.to_dict().items()
-        if name in kept or name not in base or base[name] != value
+        if name[0] != '_' and (name not in base or base[name] != value)
     }
     fields.pop('transformers_version', None)
-    fields.pop('_name_or_path', None)
+    if hasattr(config, 'vocab_size'):  # TurboMind's default for it is not transformers'
+        fields['tie_word_embeddings'] = config.tie_word_embeddings
     for name in ('vision_config', 'llm_config'):
         if isinstance(getattr(config, name, None), PretrainedConfig):
             fields[name] = config_fields(getattr(config, name))

@@ -226,7 +226,7 @@ def _check_downsample_ratio(ratio: float, image_size: int, patch_size: int):
     """Raise ValueError unless squares of 1 / ratio patches fill the grid of a tile."""
     grid = image_size // patch_size
     if not 0 < ratio <= 1 or grid % (1 / ratio):
-        raise ValueError(f'downsample_ratio {ratio} does not fit {grid} x {grid} patches of a tile; '
+        raise ValueError(f'downsample_ratio is {ratio} but a tile has {grid} x {grid} patches; '
                          f'1 / downsample_ratio must divide {grid}')
 
 
@@ -236,6 +236,6 @@ def _build_llm_config(fields: Optional[dict]) -> PretrainedConfig:
     if architectures[0] not in LLM_CONFIGS:
         raise ValueError(f'llm_config.architectures[0] is {architectures[0]!r}; '
                          f"supported without remote code: {', '.join(LLM_CONFIGS)}")
-    # Published files ask for flash_attention_2 here; what runs is the process's choice, not theirs.
+    # Published files ask for flash_attention_2; what runs is the process's choice, not theirs.
     fields = {name: value for name, value in fields.items() if name != 'attn_implementation'}
     return LLM_CONFIGS[architectures[0]](**fields)

@@ -13,9 +13,11 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 
 from .configuration import InternVLChatConfig
+from .internlm2 import InternLM2ForCausalLM
 from .vision import InternVisionModel
 
 LLM_MODELS = {
+    'InternLM2ForCausalLM': InternLM2ForCausalLM,
     'LlamaForCausalLM': LlamaForCausalLM,
     'Qwen2ForCausalLM': Qwen2ForCausalLM,
 }
@@ -52,7 +54,8 @@ class InternVLChatModel(PreTrainedModel):
     """
     config_class = InternVLChatConfig
     main_input_name = 'pixel_values'
-    _no_split_modules = ['InternVisionEncoderLayer', 'LlamaDecoderLayer', 'Qwen2DecoderLayer']
+    _no_split_modules = ['InternVisionEncoderLayer', 'InternLM2DecoderLayer', 'LlamaDecoderLayer',
+                         'Qwen2DecoderLayer']
 
     def __init__(self, config: InternVLChatConfig):
         super().__init__(config)

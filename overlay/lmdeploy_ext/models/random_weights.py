@@ -1,4 +1,4 @@
-"""Random weights that keep activations finite in fp16 and answers different for different inputs."""
+"""Random weights: activations stay finite in fp16, different inputs give different answers."""
 import math
 from typing import Dict, Iterator, List, Tuple
 
@@ -57,7 +57,7 @@ def random_tensors(config: InternVLChatConfig, shapes: Dict[str, torch.Size], se
 
 def plan_shards(shapes: Dict[str, torch.Size], item_size: int,
                 shard_bytes: int) -> List[List[str]]:
-    """Names of the tensors of each file, in order: files of at most `shard_bytes`, or one tensor."""
+    """Names of the tensors of each file, in order: at most `shard_bytes` of them, or one."""
     shards: List[List[str]] = [[]]
     filled = 0
     for name, shape in shapes.items():

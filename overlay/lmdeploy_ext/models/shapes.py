@@ -8,7 +8,8 @@ from typing import Optional
 
 from .configuration import InternVLChatConfig
 
-VIT_300M = dict(hidden_size=1024,
+VIT_300M = dict(architectures=['InternVisionModel'],
+                hidden_size=1024,
                 num_attention_heads=16,
                 intermediate_size=4096,
                 num_hidden_layers=24,
@@ -117,7 +118,7 @@ def shape_config(shape: str, vocab_size: Optional[int] = None) -> InternVLChatCo
     if shape not in SHAPES:
         near = difflib.get_close_matches(shape, SHAPES, n=1)
         hint = f'; did you mean {near[0]!r}?' if near else ''
-        raise ValueError(f"no shape {shape!r}{hint} There are: {', '.join(SHAPES)}")
+        raise ValueError(f"no shape {shape!r}; there are {', '.join(SHAPES)}{hint}")
     vision, llm = deepcopy(SHAPES[shape])
     own = llm.setdefault('vocab_size', vocab_size)
     if own is None or vocab_size not in (None, own):
@@ -126,6 +127,7 @@ def shape_config(shape: str, vocab_size: Optional[int] = None) -> InternVLChatCo
     return InternVLChatConfig(architectures=['InternVLChatModel'],
                               vision_config=vision,
                               llm_config=llm,
+                              tie_word_embeddings=False,
                               template='Hermes-2' if shape == '1b' else 'internlm2-chat',
                               force_image_size=vision['image_size'],
                               dynamic_image_size=True,

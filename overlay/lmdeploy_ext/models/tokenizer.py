@@ -77,8 +77,8 @@ def _train(lines: list, vocab_size: int, single_tokens: Sequence[str]) -> Tokeni
                                   show_progress=False)
     # More often than anything else in the lines, so that they are merged first.
     repeats = 1 + sum(len(line.encode()) for line in lines)
-    words = itertools.chain.from_iterable(itertools.repeat(word, repeats) for word in single_tokens)
-    bpe.train_from_iterator(itertools.chain(lines, words), trainer)
+    repeated = (itertools.repeat(word, repeats) for word in single_tokens)
+    bpe.train_from_iterator(itertools.chain(lines, *repeated), trainer)
     return bpe
 
 
@@ -86,8 +86,9 @@ def _pad(bpe: Tokenizer, size: int) -> Tokenizer:
     """The same tokenizer with entries added that no merge leads to."""
     found = bpe.get_vocab_size()
     if found > size:
-        raise ValueError(f'pad_to is {size + len(SPECIAL_TOKENS)}, but the tokenizer has '
-                         f'{found + len(SPECIAL_TOKENS)} entries; raise pad_to or lower vocab_size')
+        extra = len(SPECIAL_TOKENS)
+        raise ValueError(f'pad_to is {size + extra}, but the tokenizer has {found + extra} '
+                         'entries; raise pad_to or lower vocab_size')
     state = json.loads(bpe.to_str())
     state['model']['vocab'].update({f'<|unused_{i}|>': i for i in range(found, size)})
     return Tokenizer.from_str(json.dumps(state))
