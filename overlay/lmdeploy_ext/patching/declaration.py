@@ -1,4 +1,4 @@
-"""How a patch and a seam are declared. Standard library only: importing `patches/*.py` stays cheap."""
+"""How a patch and a seam are declared. Standard library only: a file in `patches/` is cheap."""
 import re
 from dataclasses import dataclass
 from types import ModuleType
@@ -18,13 +18,13 @@ class Patch:
 
     Attributes:
         name: the file's name.
-        target: `module:qualname` of a function, method (static, class or property too) or class.
+        target: `module:qualname` of a function, method (also static, class, property) or class.
         group: one of `GROUPS`.
         upstream: release -> fingerprint of the target there.
-        guards: further target -> release -> fingerprint, for upstream source that the replacement leans on.
+        guards: further target -> release -> fingerprint, for source the replacement leans on.
         why: a fact, with a number or an issue.
         remove_when: a condition that someone can check.
-        signature_change: why the replacement takes other parameters or is of another kind, or None if it does not.
+        signature_change: why the replacement takes other parameters or is of another kind, if so.
         build: takes the original, returns the replacement.
     """
     name: str
@@ -54,7 +54,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Seam:
-    """A use of an extension point that upstream offers: changes no upstream code, belongs to no group, always runs.
+    """A use of an extension point that upstream offers: changes no upstream code, always runs.
 
     Attributes:
         name: the file's name.
@@ -85,23 +85,24 @@ def patch(*,
           remove_when: str,
           guards: Optional[Mapping[str, Mapping[str, str]]] = None,
           signature_change: Optional[str] = None) -> Callable[[Callable[[Any], Any]], Patch]:
-    """Declare the decorated function, which takes the original and returns the replacement, as a patch.
+    """Declare the decorated function (takes the original, returns the replacement) as a patch.
 
-    The function receives the plain function of a static or class method, and the getter of a property. It is called once,
-    when the target's module has run, and imports what it needs itself. Keep the original in the closure. A replacement
-    has the original's parameters and kind (async stays async); one that only passes `*args, **kwargs` on is fine, too.
-    What a decorator has registered elsewhere before the module has run (a FastAPI route) keeps the original: patch what
-    it calls.
+    It receives the plain function of a static or class method, the getter of a property. It is
+    called once, when the target's module has run, and imports what it needs itself. It keeps the
+    original in its closure, never in a module's globals, where it would be taken for a copy that
+    upstream made. The replacement has the original's parameters and kind (async stays async); one
+    that passes `*args, **kwargs` on is fine, too. What a decorator has registered elsewhere by
+    then (a FastAPI route) keeps the original: patch what it calls.
 
     Args:
         target: `module:qualname`, in the module that defines it.
         group: one of `GROUPS`.
-        upstream: fingerprint -> range of releases, as `python -m lmdeploy_ext.patching fingerprint TARGET` prints it.
+        upstream: fingerprint -> range of releases, as the command `fingerprint TARGET` prints it.
         why: the fact behind the patch, with a number or an issue.
         remove_when: the condition under which it can go.
-        guards: target -> fingerprint -> range of releases of further source that the replacement leans on; each
-            covers every release that `upstream` does.
-        signature_change: the reason, where the replacement has other parameters or is of another kind.
+        guards: target -> fingerprint -> range of releases, for source the replacement leans on;
+            each covers every release that `upstream` covers.
+        signature_change: the reason for other parameters or another kind.
 
     Raises:
         PatchError: the declaration is incomplete or contradicts itself.
@@ -109,25 +110,30 @@ def patch(*,
 
     def declare(build: Callable[[Any], Any]) -> Patch:
         name = _name_of(build)
-        split_target(target)
         if group not in GROUPS:
-            raise PatchError(f'patch {name}: group {group!r} does not exist; those are {", ".join(GROUPS)}')
+            raise PatchError(f'patch {name}: group {group!r} does not exist; '
+                             f'those are {", ".join(GROUPS)}')
         _require_text(name, why=why, remove_when=remove_when)
         if signature_change is not None:
             _require_text(name, signature_change=signature_change)
-        by_release = _by_release(name, target, upstream)
-        guarded = {guard: _by_release(name, guard, sources) for guard, sources in (guards or {}).items()}
-        for guard, sources in guarded.items():
-            if not set(by_release) <= set(sources):
-                raise PatchError(f'patch {name}: guard {guard} covers {format_releases(sources)}, but the patch '
-                                 f'{format_releases(by_release)}; list the missing releases')
-        return Patch(name, target, group, by_release, guarded, why, remove_when, signature_change, build)
+        sources = _by_release(name, target, upstream)
+        guarded = {guard: _by_release(name, guard, keys) for guard, keys in (guards or {}).items()}
+        for guard, keys in guarded.items():
+            if not set(sources) <= set(keys):
+                raise PatchError(f'patch {name}: guard {guard} covers {format_releases(keys)}, '
+                                 f'the patch {format_releases(sources)}; add what is missing')
+        return Patch(name, target, group, sources, guarded, why, remove_when, signature_change,
+                     build)
 
     return declare
 
 
 def seam(*, after: str, why: str) -> Callable[[Callable[[ModuleType], None]], Seam]:
-    """Declare the decorated function, which takes the module, to run once after the LMDeploy module `after` has run.
+    """Declare the decorated function (takes the module) to run when `after` has run.
+
+    Args:
+        after: a module of LMDeploy.
+        why: what is registered there, and what for.
 
     Raises:
         PatchError: the declaration is incomplete.
@@ -135,7 +141,8 @@ def seam(*, after: str, why: str) -> Callable[[Callable[[ModuleType], None]], Se
 
     def declare(register: Callable[[ModuleType], None]) -> Seam:
         name = _name_of(register)
-        if after.split('.')[0] != 'lmdeploy' or not all(part.isidentifier() for part in after.split('.')):
+        parts = after.split('.')
+        if parts[0] != 'lmdeploy' or not all(part.isidentifier() for part in parts):
             raise PatchError(f'seam {name}: {after!r} is no module of lmdeploy')
         _require_text(name, why=why)
         return Seam(name, after, why, register)
@@ -149,25 +156,25 @@ def _name_of(function: Callable) -> str:
 
 def _require_text(name: str, **fields: str) -> None:
     for field, text in fields.items():
-        if not text or not text.strip():
+        if not text.strip():
             raise PatchError(f'{name}: {field} is empty; write one sentence')
 
 
 def _by_release(name: str, target: str, sources: Mapping[str, str]) -> Dict[str, str]:
     """Release -> fingerprint, from fingerprint -> range of releases."""
     split_target(target)
+    hint = f'`python -m lmdeploy_ext.patching fingerprint {target}` prints it'
     by_release: Dict[str, str] = {}
     for key, releases in sources.items():
         if not re.fullmatch(f'[0-9a-f]{{{DIGITS}}}', key):
-            raise PatchError(f'patch {name}: {key!r} is no fingerprint of {DIGITS} hex digits; '
-                             f'`python -m lmdeploy_ext.patching fingerprint {target}` prints it')
+            raise PatchError(f'patch {name}: {key!r} is not {DIGITS} hex digits; {hint}')
         for release in _parse(name, releases):
             if release in by_release:
-                raise PatchError(f'patch {name}: {target} has two fingerprints for {release}; a release has one')
+                raise PatchError(f'patch {name}: {target} has two fingerprints for {release}; '
+                                 f'a release has one source')
             by_release[release] = key
     if not by_release:
-        raise PatchError(f'patch {name}: {target} has no fingerprint; '
-                         f'`python -m lmdeploy_ext.patching fingerprint {target}` prints them')
+        raise PatchError(f'patch {name}: {target} has no fingerprint; {hint}')
     return by_release
 
 

@@ -1,7 +1,7 @@
 """Fingerprints: which source of an upstream symbol a patch was written against."""
 import hashlib
 from pathlib import Path
-from typing import Dict, Iterable
+from typing import Dict, Iterable, List
 
 from lmdeploy_ext.patching.errors import PatchError
 from lmdeploy_ext.patching.releases import format_releases, release_of, require_supported
@@ -11,7 +11,7 @@ DIGITS = 16
 
 
 def fingerprint(target: str, root: Path) -> str:
-    """The first 16 hex digits of the sha256 of a symbol's dedented source text, decorators included.
+    """The first 16 hex digits of the sha256 of a symbol's dedented source, decorators included.
 
     The text and not the syntax tree, because `ast.dump` differs between Python versions.
 
@@ -26,14 +26,18 @@ def fingerprint(target: str, root: Path) -> str:
 
 
 def fingerprints(target: str, roots: Iterable[Path]) -> Dict[str, str]:
-    """Fingerprint -> range of releases over several unpacked releases, as a declaration's `upstream` has it.
+    """Fingerprint -> range of releases, as a declaration's `upstream` has it.
 
     Releases without the symbol are left out.
 
+    Args:
+        target: `module:qualname`.
+        roots: for each release, the folder that holds `lmdeploy/`.
+
     Raises:
-        PatchError: none of the releases has the symbol, or a folder holds no supported LMDeploy.
+        PatchError: no release has the symbol, or a folder holds no supported LMDeploy.
     """
-    found: Dict[str, list] = {}
+    found: Dict[str, List[str]] = {}
     missing = None
     for root in roots:
         release = release_of(root)

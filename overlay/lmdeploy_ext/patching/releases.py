@@ -1,7 +1,7 @@
 """The LMDeploy releases that we support, and ranges of them."""
 import re
 from pathlib import Path
-from typing import Iterable, Tuple
+from typing import Iterable, List, Tuple
 
 from lmdeploy_ext.patching.errors import PatchError
 
@@ -21,25 +21,26 @@ def parse_releases(text: str) -> Tuple[str, ...]:
     for part in text.split(','):
         ends = [_index(end.strip(), text) for end in part.split(' to ')]
         if len(ends) > 2 or ends[0] > ends[-1]:
-            raise PatchError(f'{part.strip()!r} in {text!r} is no range of releases; write it as "0.6.0 to 0.6.4"')
+            raise PatchError(f'{part.strip()!r} in {text!r} is no range of releases; '
+                             f'write it as "0.6.0 to 0.6.4"')
         chosen.update(SUPPORTED[ends[0]:ends[-1] + 1])
     return tuple(release for release in SUPPORTED if release in chosen)
 
 
 def format_releases(releases: Iterable[str]) -> str:
     """The shortest text that `parse_releases` reads as these releases."""
-    runs = []
-    for index in sorted(SUPPORTED.index(release) for release in releases):
+    runs: List[List[int]] = []
+    for index in sorted({SUPPORTED.index(release) for release in releases}):
         if runs and runs[-1][1] == index - 1:
             runs[-1][1] = index
         else:
             runs.append([index, index])
-    return ', '.join(SUPPORTED[first] if first == last else f'{SUPPORTED[first]} to {SUPPORTED[last]}'
+    return ', '.join(' to '.join(dict.fromkeys([SUPPORTED[first], SUPPORTED[last]]))
                      for first, last in runs)
 
 
 def release_of(root: Path) -> str:
-    """The release of the LMDeploy below `root` (the folder that holds `lmdeploy/`), without importing it.
+    """The release of the LMDeploy in `root` (the folder that holds `lmdeploy/`), not imported.
 
     Raises:
         PatchError: there is no LMDeploy, or its version file names no version.
@@ -48,7 +49,7 @@ def release_of(root: Path) -> str:
     try:
         text = path.read_text(encoding='utf-8')
     except OSError:
-        raise PatchError(f'{path} cannot be read; give the folder that holds `lmdeploy/`') from None
+        raise PatchError(f'{path} cannot be read; give the folder that holds lmdeploy/') from None
     found = re.search(r'^__version__\s*=\s*[\'"]([^\'"]+)[\'"]', text, re.MULTILINE)
     if found is None:
         raise PatchError(f'{path} names no __version__; install LMDeploy again')
@@ -62,11 +63,13 @@ def require_supported(release: str) -> None:
         PatchError: the release is not supported.
     """
     if release not in SUPPORTED:
-        raise PatchError(f'LMDeploy {release} is not supported: lmdeploy-ext patches {format_releases(SUPPORTED)}; '
-                         f'install one of those, or run `make unpatch` to use LMDeploy {release} as it is')
+        raise PatchError(f'LMDeploy {release} is not supported: lmdeploy-ext patches '
+                         f'{format_releases(SUPPORTED)}; install one of those, or run '
+                         f'`make unpatch` to use LMDeploy {release} as it is')
 
 
 def _index(release: str, text: str) -> int:
     if release not in SUPPORTED:
-        raise PatchError(f'{release!r} in {text!r} is not a supported release; those are {", ".join(SUPPORTED)}')
+        raise PatchError(f'{release!r} in {text!r} is not a supported release; '
+                         f'those are {", ".join(SUPPORTED)}')
     return SUPPORTED.index(release)
