@@ -75,7 +75,7 @@ SHAPES = {
     'tiny': (VIT_TINY, dict(QWEN2, **LLM_TINY)),
     'tiny-internlm2': (VIT_TINY, dict(INTERNLM2, **LLM_TINY)),
     'tiny-llama': (VIT_TINY, dict(LLAMA, **LLM_TINY)),
-    'demo': (VIT_DEMO, dict(QWEN2, **dict(LLM_TINY, num_hidden_layers=3))),
+    'demo': (VIT_DEMO, dict(QWEN2, **dict(LLM_TINY, num_hidden_layers=3, intermediate_size=384))),
     '1b': (VIT_300M,
            dict(QWEN2,
                 bos_token_id=151643,
