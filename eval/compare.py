@@ -45,8 +45,11 @@ class Comparison:
     qpm_ratio: Optional[Ratio]
 
 
-def score(folder: RunFolder) -> Dict[str, Any]:
+def score(folder: RunFolder, target_recall: Optional[float] = None) -> Dict[str, Any]:
     """Compute a run's report from its stored rows and write report.json. Needs no model.
+
+    Args:
+        target_recall: another wanted recall than the run's.
 
     Returns:
         The report, of JSON types.
@@ -56,7 +59,9 @@ def score(folder: RunFolder) -> Dict[str, Any]:
     """
     run = folder.read_run()
     images = folder.read_images()
-    settings = run['settings']
+    settings = dict(run['settings'])
+    if target_recall is not None:
+        settings['target_recall'] = target_recall
     variants = [
         variant_report(folder.variant(name), settings, images, name, env)
         for name, env in run['variants'].items()

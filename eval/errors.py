@@ -3,4 +3,4 @@ from lmdeploy_ext.classify.errors import ClassifyError
 
 
 class EvalError(ClassifyError):
-    """An evaluation cannot start or go on. The message is one line: found, expected, what to do."""
+    """An evaluation cannot start or go on; the message is one line: found, expected, to do."""

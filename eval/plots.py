@@ -18,7 +18,7 @@ GREY = '#666666'
 
 
 def draw(report: Mapping[str, Any], folder: Path) -> List[Path]:
-    """Draw all pictures into `folder`; returns their paths. Variants without answers are left out."""
+    """Draw all pictures into `folder`; variants without answers are left out."""
     drawn = []
     for name, figure in (('overview', overview(report)), ('precision_recall',
                                                           precision_recall(report)),

@@ -1,0 +1,147 @@
+"""Command line: `python -m lmdeploy_ext.eval run|score|report|demo`."""
+import argparse
+import signal
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import List, Optional
+
+from lmdeploy_ext.classify.errors import ClassifyError
+from lmdeploy_ext.classify.labels import parse_labels
+
+from .compare import score
+from .provenance import gpus
+from .report import summary, write_report
+from .run_folder import RunFolder
+from .settings import EvalSettings
+
+DEFAULTS = EvalSettings(model='', manifest='')
+INTERRUPTED = 130
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Exit code: 0 all fine, 1 a variant or an image failed, 2 wrong input, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    # A polite kill ends the variant's process as Ctrl-C does, instead of leaving it behind.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return arguments.command(arguments)
+    except ClassifyError as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print('interrupted; what is written is kept: the same command goes on from there',
+              file=sys.stderr)
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from .runner import evaluate
+    from .variants import parse_variants
+    labels = parse_labels(arguments.labels)
+    given = {field.name: getattr(arguments, field.name) for field in fields(EvalSettings)}
+    settings = EvalSettings(**{
+        **given, 'labels': labels,
+        'positive': arguments.positive or labels[0]
+    })
+    variants = parse_variants(arguments.variants, has_gpu=bool(gpus()))
+    report = evaluate(settings,
+                      variants,
+                      arguments.out,
+                      arguments.overwrite,
+                      progress=not arguments.quiet)
+    return _tell(report, arguments.out)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from .demo_run import run_demo
+    report = run_demo(arguments.out, progress=not arguments.quiet)
+    return _tell(report, arguments.out)
+
+
+def _score(arguments: argparse.Namespace) -> int:
+    folder = RunFolder(arguments.run)
+    report = score(folder, arguments.target_recall)
+    write_report(folder)
+    return _tell(report, arguments.run)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    folder = RunFolder(arguments.run)
+    write_report(folder)
+    return _tell(folder.read_report(), arguments.run)
+
+
+def _tell(report: dict, folder: Path) -> int:
+    """Print the table and where the rest is."""
+    print(summary(report))
+    print(f'\nreport:  {folder / "report.md"}\npicture: {folder / "overview.png"}')
+    failed = any(variant['error'] or variant['unanswered'] for variant in report['variants'])
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog='python -m lmdeploy_ext.eval', description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar='COMMAND')
+    run = commands.add_parser('run',
+                              help='predict with each variant, score, write the report',
+                              formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    run.set_defaults(command=_run)
+    _add_run_arguments(run)
+    demo = commands.add_parser('demo', help='stock against patched on the demo model and set')
+    demo.set_defaults(command=_demo)
+    demo.add_argument('--out', type=Path, default=Path('eval/runs/demo'), metavar='DIR')
+    demo.add_argument('--quiet', action='store_true', help='no progress bars')
+    again = commands.add_parser('score', help='score a run again from its rows, without a model')
+    again.set_defaults(command=_score)
+    again.add_argument('run', type=Path, metavar='RUN_DIR')
+    again.add_argument('--target-recall', type=float, metavar='SHARE')
+    redraw = commands.add_parser('report', help='write report.md and the pictures anew')
+    redraw.set_defaults(command=_report)
+    redraw.add_argument('run', type=Path, metavar='RUN_DIR')
+    return parser
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `run`; one for each field of EvalSettings, and the run's own."""
+    add = parser.add_argument
+    add('--model', required=True, metavar='DIR', help='model folder')
+    add('--manifest',
+        required=True,
+        metavar='FILE',
+        help='JSONL or CSV: id, image, label[, split]')
+    add('--variants',
+        default='stock,patched',
+        metavar='LIST',
+        help='stock, patched, or NAME:VARIABLE=VALUE (+ for a comma in the value)')
+    add('--out', required=True, type=Path, metavar='DIR', help='folder of the run; resumes there')
+    add('--overwrite', action='store_true', help='delete the rows of another run in --out')
+    add('--quiet', action='store_true', help='no progress bars')
+    add('--prompt', default=DEFAULTS.prompt, help='question about each image')
+    add('--labels', default=','.join(DEFAULTS.labels), metavar='A,B', help='all labels')
+    add('--positive', metavar='LABEL', help='the label whose recall counts; without it the first')
+    add('--target-recall', type=float, default=DEFAULTS.target_recall, metavar='SHARE')
+    add('--test-split', default=DEFAULTS.test_split, metavar='NAME')
+    add('--calibration-split', default=DEFAULTS.calibration_split, metavar='NAME')
+    add('--limit', type=int, metavar='N', help='at most N images of each split')
+    add('--rounds',
+        type=int,
+        default=DEFAULTS.rounds,
+        metavar='R',
+        help='how often, the variants in turn: for a machine with changing load')
+    add('--concurrency', type=int, default=DEFAULTS.concurrency, metavar='N')
+    add('--warmup', type=int, default=DEFAULTS.warmup, metavar='N', help='answers left out of QPM')
+    add('--max-new-tokens', type=int, metavar='N')
+    add('--max-dynamic-patch', type=int, metavar='N', help='tiles of an image at most')
+    add('--backend', choices=('auto', 'pytorch', 'turbomind'), default=DEFAULTS.backend)
+    add('--device', choices=('auto', 'cpu', 'cuda'), default=DEFAULTS.device)
+    add('--tp', type=int, default=DEFAULTS.tp, metavar='N')
+    add('--session-len', type=int, metavar='N')
+    add('--vision-batch', type=int, default=DEFAULTS.vision_batch, metavar='N')
+    add('--chat-template', metavar='NAME')
+
+
+if __name__ == '__main__':
+    sys.exit(main())
