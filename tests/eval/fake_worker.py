@@ -18,19 +18,9 @@ def main(path, name, number):
     folder = RunFolder(Path(path))
     own = folder.variant(name)
     done = {record['id'] for record in stored_records(own.rows_file(int(number)))}
-    own.process_file.write_text(json.dumps({
-        'versions': {
-            'python': '3'
-        },
-        'patches': [{
-            'name': 'x',
-            'group': 'cpu',
-            'target': 'a:b',
-            'why': 'it is slow',
-            'state': 'applied'
-        }]
-    }),
-                                encoding='utf-8')
+    patches = [{'name': 'x', 'group': 'cpu', 'target': 'a:b', 'why': 'slow', 'state': 'applied'}]
+    own.process_file.write_text(json.dumps({'pid': os.getpid(), 'versions': {'python': '3'},
+                                            'patches': patches}), encoding='utf-8')
     missing = [image for image in folder.read_images() if image.id not in done]
     for count, image in enumerate(missing):
         if count == int(os.environ.get('FAIL_AFTER', -1)):
