@@ -6,7 +6,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence
 
 from .disagreement import Disagreement, compare_answers
 from .intervals import Estimate
-from .metrics import answer_metrics
+from .metrics import LabelMetrics, answer_metrics
 from .outcomes import Outcome
 from .provenance import write_json
 from .run_folder import LabelledImage, RunFolder
@@ -100,28 +100,27 @@ def qpm_ratio(first: Sequence[Optional[float]],
 def _compare(folder: RunFolder, settings: Mapping[str, Any], images: Sequence[LabelledImage],
              first: VariantReport, second: VariantReport) -> Comparison:
     """`second` against `first`."""
-    answers = [
-        of_split(
-            folder.variant(variant.name).read_outcomes(images, 1), images, settings['test_split'])
-        for variant in (first, second)
-    ]
-    common = set.intersection(*({outcome.id for outcome in outcomes} for outcomes in answers))
-    a, b = ([outcome for outcome in outcomes if outcome.id in common] for outcomes in answers)
+    a, b = (of_split(folder.variant(variant.name).read_outcomes(images, 1), images,
+                     settings['test_split']) for variant in (first, second))
+    common = {outcome.id for outcome in a} & {outcome.id for outcome in b}
+    a, b = ([outcome for outcome in outcomes if outcome.id in common] for outcomes in (a, b))
     positive = settings['positive']
-    metrics = [_of_label(outcomes, settings['labels'], positive) for outcomes in (a, b)]
+    positive_a, positive_b = ([outcome for outcome in outcomes if outcome.truth == positive]
+                              for outcomes in (a, b))
+    metrics_a, metrics_b = (_of_label(outcomes, settings['labels'], positive)
+                            for outcomes in (a, b))
     return Comparison(first=first.name,
                       second=second.name,
                       images=len(common),
                       all_images=compare_answers(a, b),
-                      positive_images=compare_answers(
-                          *([outcome for outcome in outcomes if outcome.truth == positive]
-                            for outcomes in (a, b))),
-                      recall_points=_points(metrics[0].recall, metrics[1].recall),
-                      precision_points=_points(metrics[0].precision, metrics[1].precision),
+                      positive_images=compare_answers(positive_a, positive_b),
+                      recall_points=_points(metrics_a.recall, metrics_b.recall),
+                      precision_points=_points(metrics_a.precision, metrics_b.precision),
                       qpm_ratio=qpm_ratio(first.round_qpm, second.round_qpm))
 
 
-def _of_label(outcomes: Sequence[Outcome], labels: Sequence[str], label: str):
+def _of_label(outcomes: Sequence[Outcome], labels: Sequence[str],
+              label: str) -> LabelMetrics:
     """A label's figures from the answers as given."""
     return next(metrics for metrics in answer_metrics(outcomes, labels).labels
                 if metrics.label == label)

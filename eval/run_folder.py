@@ -64,11 +64,9 @@ class VariantFolder:
 
     def read_completions(self, number: int) -> List[Completion]:
         """When the answers of a round were complete."""
-        return [
-            Completion(**{
-                **record, 'session': (number, record['session'])
-            }) for record in stored_records(self.times_file(number))
-        ]
+        records = stored_records(self.times_file(number))
+        return [Completion(**{**record, 'session': (number, record['session'])})
+                for record in records]
 
     def read_process(self) -> Dict[str, Any]:
         """Patch status and versions of its process; empty where it never got that far."""

@@ -88,22 +88,20 @@ def choose_threshold(calibration: Sequence[Outcome], positive: str, target: floa
 
 
 def variant_report(folder: VariantFolder, settings: Mapping[str, Any],
-                   images: Sequence[LabelledImage], name: str, env: Mapping[str,
-                                                                            str]) -> VariantReport:
+                   images: Sequence[LabelledImage], name: str,
+                   env: Dict[str, str]) -> VariantReport:
     """All figures of the variant whose rows are in `folder`."""
     labels = settings['labels']
     outcomes = folder.read_outcomes(images, 1)
     failed = [outcome for outcome in outcomes if outcome.answer is None]
+    listed = [{'id': outcome.id, 'error': outcome.error} for outcome in failed[:LISTED_ERRORS]]
     process = folder.read_process()
     return VariantReport(name=name,
-                         env=dict(env),
+                         env=env,
                          error=folder.read_error(),
                          pending=len(images) - len(outcomes),
                          unanswered=len(failed),
-                         errors=[{
-                             'id': outcome.id,
-                             'error': outcome.error
-                         } for outcome in failed[:LISTED_ERRORS]],
+                         errors=listed,
                          off_label=sum(off_label(outcome, labels) for outcome in outcomes),
                          round_changes=_round_changes(folder, settings, images),
                          patches=process.get('patches', []),
