@@ -4,6 +4,8 @@ from typing import Mapping, Optional, Sequence
 
 import numpy as np
 
+from lmdeploy_ext.classify.tally import begins_with_label
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -39,10 +41,11 @@ def scores(outcomes: Sequence[Outcome], positive: str) -> np.ndarray:
     ], float)
 
 
-def off_label(outcome: Outcome, labels: Sequence[str]) -> bool:
-    """Whether an answered image's raw text starts with none of the labels.
+def is_off_label(outcome: Outcome) -> bool:
+    """Whether an answered image's raw text begins with none of the labels.
 
     Its label is still the most probable one; many such answers mean that the prompt does not fit
     the model.
     """
-    return outcome.answer is not None and not outcome.text.strip().startswith(tuple(labels))
+    return (outcome.probabilities is not None
+            and not begins_with_label(outcome.text, outcome.probabilities))

@@ -14,6 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence
 
+from lmdeploy_ext.classify.result_file import read_rows
+from lmdeploy_ext.classify.row import Row
+
 from .errors import EvalError
 from .outcomes import Outcome
 from .provenance import write_json
@@ -58,8 +61,13 @@ class VariantFolder:
         return self.path / f'times-{number}.jsonl'
 
     def read_outcomes(self, images: Iterable[LabelledImage], number: int) -> List[Outcome]:
-        """Outcomes of a round in the order of `images`; images without a row are left out."""
-        rows = {row['id']: row for row in stored_records(self.rows_file(number)) if 'id' in row}
+        """Outcomes of a round in the order of `images`; images without a row are left out.
+
+        Raises:
+            OutputError: the rows are damaged.
+        """
+        path = self.rows_file(number)
+        rows = {row.id: row for row in read_rows(path)} if path.is_file() else {}
         return [_outcome(image, rows[image.id]) for image in images if image.id in rows]
 
     def read_completions(self, number: int) -> List[Completion]:
@@ -151,7 +159,6 @@ def stored_records(path: Path) -> List[Dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().split(b'\n')[:-1]]
 
 
-def _outcome(image: LabelledImage, row: Dict[str, Any]) -> Outcome:
+def _outcome(image: LabelledImage, row: Row) -> Outcome:
     """An image with its row."""
-    return Outcome(image.id, image.label, row['label'], row['probabilities'], row['text'] or '',
-                   row['error'])
+    return Outcome(image.id, image.label, row.label, row.probabilities, row.text or '', row.error)

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .metrics import AnswerMetrics, BinaryMetrics, answer_metrics, binary_metrics
-from .outcomes import Outcome, off_label, positives, scores
+from .outcomes import Outcome, is_off_label, positives, scores
 from .run_folder import LabelledImage, VariantFolder
 from .threshold import Curve, curve, threshold_for_recall
 from .timing import Latency, Throughput, latency, latency_curve, throughput
@@ -91,7 +91,6 @@ def variant_report(folder: VariantFolder, settings: Mapping[str, Any],
                    images: Sequence[LabelledImage], name: str,
                    env: Dict[str, str]) -> VariantReport:
     """All figures of the variant whose rows are in `folder`."""
-    labels = settings['labels']
     outcomes = folder.read_outcomes(images, 1)
     failed = [outcome for outcome in outcomes if outcome.answer is None]
     listed = [{'id': outcome.id, 'error': outcome.error} for outcome in failed[:LISTED_ERRORS]]
@@ -102,7 +101,7 @@ def variant_report(folder: VariantFolder, settings: Mapping[str, Any],
                          pending=len(images) - len(outcomes),
                          unanswered=len(failed),
                          errors=listed,
-                         off_label=sum(off_label(outcome, labels) for outcome in outcomes),
+                         off_label=sum(map(is_off_label, outcomes)),
                          round_changes=_round_changes(folder, settings, images),
                          patches=process.get('patches', []),
                          versions=process.get('versions', {}),

@@ -59,18 +59,18 @@ def write_lines(path, records):
                     encoding='utf-8')
 
 
+def write_rows(folder, variant, rows, number=1):
+    """A variant's result file."""
+    write_lines(folder.variant(variant).rows_file(number), [{'lmdeploy_ext': {}}, *rows])
+
+
 def answer_all(folder, variant, images, number=1, seed=0, seconds_apart=.5, skill=2.5):
     """Rows and times of a variant that is right mostly; returns the positive probabilities."""
     rng = np.random.default_rng(seed)
     logits = rng.normal([skill if image.label == '是' else -skill for image in images], 2)
     probabilities = 1 / (1 + np.exp(-logits))
     finished = np.cumsum(rng.gamma(8, seconds_apart / 8, len(images))) + 5
-    write_lines(
-        folder.variant(variant).rows_file(number), [{
-            'lmdeploy_ext': {
-                'model': 'some/model'
-            }
-        }, *(row(image, float(p)) for image, p in zip(images, probabilities))])
+    write_rows(folder, variant, map(row, images, probabilities.tolist()), number)
     write_lines(
         folder.variant(variant).times_file(number),
         [{

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lmdeploy_ext.classify.errors import ClassifyError
 from lmdeploy_ext.eval.compare import qpm_ratio, score
 from lmdeploy_ext.eval.errors import EvalError
 from lmdeploy_ext.eval.report import render, sentences, summary, write_report
 from lmdeploy_ext.eval.run_folder import RunFolder
 
-from .conftest import answer_all, labelled_images, row, write_lines
+from .conftest import answer_all, labelled_images, row, write_rows
 
 PICTURES = ('overview', 'precision_recall', 'latency')
 
@@ -26,10 +27,7 @@ def test_figures_are_those_of_the_rows(empty_run):
     images = labelled_images(test=4, calibration=0)
     folder = empty_run(images)
     for name, scores in (('stock', (.9, .1, .2, .3)), ('patched', (.9, .1, .8, .7))):
-        write_lines(
-            folder.variant(name).rows_file(1), [{
-                'lmdeploy_ext': {}
-            }, *map(row, images, scores)])
+        write_rows(folder, name, map(row, images, scores))
     report = score(folder)
     recalls = [
         variant['answers']['labels'][0]['recall']['value'] for variant in report['variants']
@@ -47,7 +45,7 @@ def test_threshold_comes_from_calibration_images_alone(empty_run):
     images = labelled_images(test=4, calibration=4)
     folder = empty_run(images, ['stock'], target_recall=1.)
     test, calibration = (.30, .20, .25, .35), (.8, .1, .6, .2)
-    write_lines(folder.variant('stock').rows_file(1), map(row, images, test + calibration))
+    write_rows(folder, 'stock', map(row, images, test + calibration))
     variant = score(folder)['variants'][0]
     # the lowest positive calibration score, though no test image reaches it
     assert variant['threshold']['value'] == .6
@@ -58,7 +56,7 @@ def test_threshold_comes_from_calibration_images_alone(empty_run):
 def test_without_calibration_images_the_threshold_is_a_half(empty_run):
     images = labelled_images(test=4, calibration=0)
     folder = empty_run(images, ['stock'])
-    write_lines(folder.variant('stock').rows_file(1), map(row, images, (.9, .1, .4, .2)))
+    write_rows(folder, 'stock', map(row, images, (.9, .1, .4, .2)))
     report = score(folder)
     assert report['variants'][0]['threshold'] == {
         'value': .5,
@@ -74,7 +72,7 @@ def test_an_unreachable_target_is_said(empty_run):
     folder = empty_run(images, ['stock'])
     rows = [row(image, .9) for image in images[:-2]]
     rows += [row(image, error='truncated JPEG') for image in images[-2:]]
-    write_lines(folder.variant('stock').rows_file(1), rows)
+    write_rows(folder, 'stock', rows)
     threshold = score(folder)['variants'][0]['threshold']
     assert threshold['value'] == .5
     assert 'no threshold reaches a recall of 0.95' in threshold['note']
@@ -86,7 +84,7 @@ def test_errors_and_off_label_answers_are_counted(empty_run):
     rows = list(map(row, images, (.9, .1, .9, .1)))
     rows[1] = row(images[1], error='cannot identify image file')
     rows[2]['text'] = '不知道'
-    write_lines(folder.variant('stock').rows_file(1), rows)
+    write_rows(folder, 'stock', rows)
     report = score(folder)
     variant = report['variants'][0]
     assert (variant['unanswered'], variant['off_label']) == (1, 1)
@@ -118,6 +116,13 @@ def test_an_interrupted_variant_is_compared_on_what_both_answered(finished_run):
     report = score(finished_run)
     assert by_name(report)['patched']['pending'] == 70
     assert report['comparisons'][0]['images'] == 30
+
+
+def test_damaged_rows_are_named(finished_run):
+    with open(finished_run.variant('patched').rows_file(1), 'a', encoding='utf-8') as file:
+        file.write('{"id": "x"}\n')
+    with pytest.raises(ClassifyError, match='rows-1.jsonl, line 102: not a row'):
+        score(finished_run)
 
 
 def test_more_variants_than_rows_is_no_error(empty_run):

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from lmdeploy_ext.classify.errors import ClassifyError
+from lmdeploy_ext.classify.result_file import read_rows
 from lmdeploy_ext.eval import runner
 from lmdeploy_ext.eval.__main__ import main
 from lmdeploy_ext.eval.run_folder import RunFolder, stored_records
@@ -70,7 +71,7 @@ def test_run_writes_both_reports_and_prints_the_table(fake_worker, inputs, tmp_p
 def test_variants_see_the_same_files_in_the_same_order(fake_worker, inputs, tmp_path):
     main(['run', *inputs])
     folder = RunFolder(tmp_path / 'run')
-    orders = [[record['id'] for record in stored_records(folder.variant(name).rows_file(1))]
+    orders = [[row.id for row in read_rows(folder.variant(name).rows_file(1))]
               for name in ('stock', 'patched')]
     assert orders[0] == orders[1] == [image.id for image in folder.read_images()]
 
@@ -98,9 +99,9 @@ def test_the_same_command_goes_on(fake_worker, inputs, tmp_path):
     main(command)
     for done in (18, 27, 32):
         main(command)
-        rows = stored_records(RunFolder(tmp_path / 'run').variant('half').rows_file(1))
+        rows = list(read_rows(RunFolder(tmp_path / 'run').variant('half').rows_file(1)))
         assert len(rows) == done
-    assert len({record['id'] for record in rows}) == 32
+    assert len({row.id for row in rows}) == 32
     assert main(command) == 0
 
 
