@@ -47,15 +47,17 @@ def write_checkpoint(folder: Union[str, Path],
         the configuration that was written.
 
     Raises:
-        ValueError: unknown shape or dtype, or a tokenizer of another size than the shape's.
+        ValueError: unknown shape or dtype, no such device, or a tokenizer of another size than
+            the shape's.
         FileExistsError: the folder holds weights, and `overwrite` is False.
     """
     torch_dtype = _dtype(dtype)
-    folder = _prepare(folder, overwrite)
+    _check_device(device)
     if tokenizer is None:
         vocab_size = SHAPES[shape][1].get('vocab_size') if shape in SHAPES else None
         tokenizer = build_tokenizer(SAMPLE_LINES, 320, pad_to=vocab_size)
     config = shape_config(shape, len(tokenizer))
+    folder = _prepare(folder, overwrite)
     shapes = tensor_shapes(config)
     shards = plan_shards(shapes, torch_dtype.itemsize, SHARD_BYTES)
     tensors = random_tensors(config, shapes, seed, torch.device(device), torch_dtype)
@@ -144,8 +146,15 @@ def _dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
+def _check_device(name: str):
+    if name.partition(':')[0] not in ('cpu', 'cuda'):
+        raise ValueError(f'device is {name!r}; it must be cpu, cuda or cuda:N')
+    if name != 'cpu' and not torch.cuda.is_available():
+        raise ValueError(f'device is {name!r} but this machine has no GPU; use cpu')
+
+
 def _prepare(folder: Union[str, Path], overwrite: bool) -> Path:
-    """Make the folder, without weights in it."""
+    """Make the folder; remove the weights in it, or raise FileExistsError."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     old = sorted(folder.glob('model*.safetensors*'))
