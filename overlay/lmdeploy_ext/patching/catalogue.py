@@ -49,6 +49,9 @@ def _only_declaration(module: str) -> Declaration:
     if len(declared) != 1:
         raise PatchError(f'{module} declares {len(declared)} patches or seams; '
                          f'each file declares exactly one')
+    if declared[0].name != module.rpartition('.')[2]:
+        raise PatchError(f'{module} declares a function of {declared[0].name}.py; '
+                         f'declare one that is defined in the file')
     return declared[0]
 
 

@@ -36,6 +36,7 @@ def install() -> bool:
         part.write_text(PTH_LINE)
         os.replace(part, path)
     except OSError as error:
+        part.unlink(missing_ok=True)
         raise PatchError(f'{path} cannot be written ({error.strerror}); use an environment of '
                          f'your own, `make setup` makes one') from None
     if subprocess.run([sys.executable, '-c', _IS_ARMED], capture_output=True).returncode != 0:

@@ -9,13 +9,14 @@ from lmdeploy_ext.patching.errors import PatchError
 
 BEGIN = '<!-- patches:begin -->\n'
 END = '<!-- patches:end -->'
+TARGET_WIDTH = 48
 
 
 def status_table(rows: Sequence[Dict[str, Any]]) -> str:
     """The rows of `status()` as aligned text; `why` is cut to the terminal's width."""
     cells = [('NAME', 'GROUP', 'STATE', 'TARGET', 'WHY')]
-    cells += [(row['name'], row['group'] or row['kind'], row['state'], row['target'], row['why'])
-              for row in rows]
+    cells += [(row['name'], row['group'] or row['kind'], row['state'],
+               _shorten_start(row['target'], TARGET_WIDTH), row['why']) for row in rows]
     widths = [max(len(line[column]) for line in cells) for column in range(4)]
     room = max(shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths), 40)
     return '\n'.join('  '.join([*(cell.ljust(width) for cell, width in zip(line, widths)),
@@ -71,6 +72,10 @@ def _split(path: Path) -> Tuple[str, str, str]:
     before, rest = text.split(BEGIN)
     between, after = rest.split(END)
     return before + BEGIN, between, END + after
+
+
+def _shorten_start(text: str, room: int) -> str:
+    return text if len(text) <= room else '…' + text[len(text) - room + 1:]
 
 
 def _shorten(text: str, room: int) -> str:
