@@ -38,6 +38,15 @@ class Settings:
                    cpu_threads=_positive(env, 'CPU_THREADS', int))
 
 
+def api_key(env: Optional[Mapping[str, str]] = None) -> Optional[str]:
+    """`LMDEPLOY_EXT_API_KEY`, what an api_server asks of its clients; None where it is not set.
+
+    Not one of the `Settings`: those are written to logs and results.
+    """
+    env = os.environ if env is None else env
+    return env.get(PREFIX + 'API_KEY') or None
+
+
 def _positive(env: Mapping[str, str], name: str, kind: type):
     """The variable as a positive number, or None where it is not set."""
     text = env.get(PREFIX + name, '').strip()
