@@ -1,5 +1,6 @@
 """InternLM2's tokenizer from a folder without Python files."""
 import json
+import shutil
 
 import pytest
 import sentencepiece
@@ -69,6 +70,15 @@ def pieces(folder):
 def test_the_folder_gives_our_class(tokenizer):
     assert type(tokenizer) is InternLM2Tokenizer
     assert len(tokenizer) == 345 and tokenizer.vocab_size == 340
+
+
+def test_an_auto_map_left_over_from_removed_python_files_does_no_harm(folder, tmp_path):
+    """Where remote code is not trusted; where it is, transformers insists on the files."""
+    copy = shutil.copytree(folder, tmp_path / 'copy')
+    fields = json.loads((copy / 'tokenizer_config.json').read_text())
+    fields['auto_map'] = {'AutoTokenizer': ['tokenization_internlm2.InternLM2Tokenizer', None]}
+    (copy / 'tokenizer_config.json').write_text(json.dumps(fields))
+    assert type(AutoTokenizer.from_pretrained(copy)) is InternLM2Tokenizer
 
 
 @pytest.mark.parametrize('text', ['three beds', '  two  spaces', '图中是否有床', 'é🦜', ''])

@@ -19,12 +19,9 @@ def register():
 
     for config in (InternVisionConfig, InternLM2Config, InternVLChatConfig):
         AutoConfig.register(config.model_type, config, exist_ok=True)
-    for config, model in ((InternVisionConfig, InternVisionModel),
-                          (InternLM2Config, InternLM2Model), (InternVLChatConfig,
-                                                              InternVLChatModel)):
-        AutoModel.register(config, model, exist_ok=True)
-    for config, model in ((InternLM2Config, InternLM2ForCausalLM), (InternVLChatConfig,
-                                                                    InternVLChatModel)):
-        AutoModelForCausalLM.register(config, model, exist_ok=True)
+    for model in (InternVisionModel, InternLM2Model, InternVLChatModel):
+        AutoModel.register(model.config_class, model, exist_ok=True)
+    for model in (InternLM2ForCausalLM, InternVLChatModel):
+        AutoModelForCausalLM.register(model.config_class, model, exist_ok=True)
     # Found by the class name in tokenizer_config.json, whatever the checkpoint's own type is.
     AutoTokenizer.register(InternLM2Config, slow_tokenizer_class=InternLM2Tokenizer, exist_ok=True)
