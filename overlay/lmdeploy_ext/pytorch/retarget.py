@@ -1,9 +1,9 @@
 """Copies of upstream functions with the device rewritten.
 
 Upstream's engine names `torch.cuda` in the middle of long methods that differ between releases. A
-copy of such a method would hide upstream's next change; the method's own source, rewritten by rule,
-follows it, and the patch's fingerprint says which source that is. Nothing global is changed: users
-of a GPU run the original.
+copy of such a method would hide upstream's next change; the method's own source, rewritten by
+rule, follows it, and the patch's fingerprint says which source that is. Nothing global is changed:
+users of a GPU run the original.
 """
 import ast
 import inspect
@@ -101,13 +101,17 @@ def retarget(function: types.FunctionType,
         raise RetargetError(f'{plain.__qualname__} is defined inside a function or uses super(); '
                             f'a copy cannot share what it closes over')
     node, owner = _parse(plain)
-    node = _Rewriter(rules).rewrite(node, plain.__qualname__)
-    bindings = {RUNTIME: runtime, **(names or {})}
-    missing = set(names or {}) - {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    names = names or {}
+    missing = set(names) - {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     if missing:
         raise RetargetError(f'{plain.__qualname__} does not use {", ".join(sorted(missing))}; '
                             f'nothing would be replaced')
-    copy = _compile(node, owner, plain, bindings)
+    rewriter = _Rewriter(rules)
+    node = rewriter.rewrite(node, plain.__qualname__)
+    if not rewriter.sites and not names:
+        raise RetargetError(f'{plain.__qualname__} names none of '
+                            f'{", ".join(sorted(rules.words))}; run the original')
+    copy = _compile(node, owner, plain, {RUNTIME: runtime, **names})
     copy.__qualname__, copy.__module__ = plain.__qualname__, plain.__module__
     return copy
 
@@ -152,13 +156,10 @@ class _Rewriter(ast.NodeTransformer):
     def rewrite(self, node: ast.AST, name: str) -> ast.AST:
         """The rewritten definition of the function `name`."""
         node = self.visit(node)
-        if not self.sites:
-            raise RetargetError(f'{name} names none of {", ".join(sorted(self.rules.words))}; '
-                                f'run the original')
-        left = [n.lineno for n in ast.walk(node) if self.rules.words & set(_words(n))]
-        if left:
-            raise RetargetError(f'{name} still names {", ".join(sorted(self.rules.words))} in line '
-                                f'{left[0]} of its file; add a rule')
+        for left in ast.walk(node):
+            if self.rules.words.intersection(_words(left)):
+                raise RetargetError(f'{name} still names {_words(left)[0]} in line {left.lineno} '
+                                    f'of its file; add a rule')
         return node
 
     def generic_visit(self, node: ast.AST) -> ast.AST:

@@ -1,0 +1,87 @@
+"""Upstream bugs that show in answers of the engine: wrong with stock LMDeploy, right patched."""
+import pytest
+from lmdeploy import GenerationConfig
+from lmdeploy.pytorch.engine.engine import Engine
+from lmdeploy.pytorch.paging.eviction_helper import RecomputeEvictionHelper
+
+from tests.parity.engine import ask, greedy
+from tests.parity.reference import Reference
+from tests.parity.test_text import ids_of, prompts_of
+
+TOKENS = 20
+PROMPTS = prompts_of([20, 33, 47, 25, 60, 18, 31], seed=3)
+END = 316  # of the tiny checkpoints
+
+
+@pytest.fixture
+def stock(monkeypatch):
+    """Puts an original back for one test: `stock(Class, 'method')`."""
+
+    def restore(owner, name):
+        monkeypatch.setattr(owner, name, getattr(owner, name).__wrapped__)
+
+    return restore
+
+
+@pytest.fixture(scope='module')
+def expected(checkpoint):
+    reference = Reference(checkpoint())
+    return [reference.ids(prompt, TOKENS) for prompt in PROMPTS]
+
+
+def ask_in_few_blocks(folder):
+    """7 prompts in 16 blocks: sequences are preempted."""
+    return ids_of(ask(folder, PROMPTS, greedy(TOKENS), block_size=16, num_gpu_blocks=16))
+
+
+def test_stock_preemption_gives_wrong_answers(checkpoint, expected, stock):
+    stock(RecomputeEvictionHelper, 'evict_for_seq')
+    right = [a == b for a, b in zip(ask_in_few_blocks(checkpoint()), expected)]
+    assert sum(right) < len(PROMPTS)
+
+
+def test_preempted_sequences_give_the_right_answers(checkpoint, expected):
+    assert ask_in_few_blocks(checkpoint()) == expected
+
+
+def stopping_at(token_id):
+    return GenerationConfig(max_new_tokens=TOKENS, top_k=1, temperature=1.0, bad_token_ids=[END],
+                            stop_token_ids=[token_id])
+
+
+def answer_with_stop(folder, expected, position):
+    """A whole answer whose token at `position` is new there, and the engine's answer to the same
+    prompt when that token is a stop token."""
+    index, whole = next((i, ids) for i, ids in enumerate(expected)
+                        if ids.index(ids[position]) == position)
+    answer, = ids_of(ask(folder, [PROMPTS[index]], stopping_at(whole[position])))
+    return whole, answer
+
+
+# the last step of the prefill, of a decoding loop of 15 steps, and steps within it
+@pytest.mark.parametrize('position', [0, 15])
+def test_stock_misses_a_stop_token_at_the_end_of_a_loop(checkpoint, expected, stock, position):
+    stock(Engine, 'update_running')
+    _, answer = answer_with_stop(checkpoint(), expected, position)
+    assert len(answer) > position
+
+
+@pytest.mark.parametrize('position', [0, 1, 7, 14, 15, 16])
+def test_an_answer_ends_before_its_stop_token(checkpoint, expected, position):
+    whole, answer = answer_with_stop(checkpoint(), expected, position)
+    assert answer == whole[:position]
+
+
+def test_a_stop_token_of_one_request_does_not_stop_another(checkpoint, expected):
+    """Requests of one batch may share their sampling parameters."""
+    stop = expected[0][0]
+    other = next(ids for ids in expected if stop not in ids)
+    prompts = [PROMPTS[0], PROMPTS[expected.index(other)]]
+    assert ids_of(ask(checkpoint(), prompts, stopping_at(stop))) == [[], other]
+
+
+def test_a_full_trie_and_an_empty_one_can_be_asked_to_evict(checkpoint, expected):
+    """Prefix caching in so few blocks that the trie has to give some back, also when it has none."""
+    answers = ask(checkpoint(), PROMPTS, greedy(TOKENS), rounds=2, block_size=16, num_gpu_blocks=16,
+                  enable_prefix_caching=True)
+    assert ids_of(answers) == expected
