@@ -147,9 +147,10 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _check_device(name: str):
-    if name.partition(':')[0] not in ('cpu', 'cuda'):
+    kind = name.partition(':')[0]
+    if kind not in ('cpu', 'cuda'):
         raise ValueError(f'device is {name!r}; it must be cpu, cuda or cuda:N')
-    if name != 'cpu' and not torch.cuda.is_available():
+    if kind == 'cuda' and not torch.cuda.is_available():
         raise ValueError(f'device is {name!r} but this machine has no GPU; use cpu')
 
 
