@@ -84,7 +84,7 @@ def latency(report: Mapping[str, Any]) -> Figure:
              ylabel='Images answered (%)',
              ylim=(0, 102))
     axes.set_xlim(left=0)
-    axes.set_title(f'Latency at {report["settings"]["concurrency"]} requests in flight',
+    axes.set_title(f'Latency at {_in_flight(report)} requests in flight',
                    fontweight='bold')
     _finish(axes)
     _legend_below(figure, columns=1)
@@ -201,6 +201,12 @@ def _images(report: Mapping[str, Any]) -> str:
     """'120 test images'."""
     split = report['settings']['test_split']
     return f'{report["images"][split]["images"]:,} {split} images'
+
+
+def _in_flight(report: Mapping[str, Any]) -> str:
+    """'8', or '8, 4' where the variants differ."""
+    numbers = [variant['latency']['concurrency'] for variant, _ in _styled(report)]
+    return ', '.join(map(str, dict.fromkeys(numbers)))
 
 
 def _percentiles(variant: Mapping[str, Any]) -> str:

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence
 
-from lmdeploy_ext.classify.result_file import read_rows
-from lmdeploy_ext.classify.row import Row
+from lmdeploy_ext.classify import Row, read_header, read_rows
 
 from .errors import EvalError
 from .outcomes import Outcome
@@ -75,6 +74,14 @@ class VariantFolder:
         records = stored_records(self.times_file(number))
         return [Completion(**{**record, 'session': (number, record['session'])})
                 for record in records]
+
+    def read_engine(self) -> Dict[str, Any]:
+        """How its process ran the engine: backend, device, requests in flight; empty without rows.
+        """
+        if not self.rows_file(1).is_file():
+            return {}
+        header = read_header(self.rows_file(1))
+        return {**header.get('settings', {}), **header.get('engine', {})}
 
     def read_process(self) -> Dict[str, Any]:
         """Patch status and versions of its process; empty where it never got that far."""

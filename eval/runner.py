@@ -53,7 +53,7 @@ def evaluate(settings: EvalSettings,
     for number in range(1, settings.rounds + 1):
         for variant in variants:
             if folder.variant(variant.name).read_error() is None:
-                run_variant(folder, variant, number, len(images), progress)
+                run_variant(folder, variant, number, images, progress)
     report = score(folder)
     if not any(variant['images'] for variant in report['variants']):
         raise EvalError(f'no variant answered: {report["variants"][0]["error"]}')
@@ -98,7 +98,7 @@ def open_run(folder: RunFolder, settings: EvalSettings, variants: Sequence[Varia
 def run_variant(folder: RunFolder,
                 variant: Variant,
                 number: int,
-                total: int,
+                images: Sequence[LabelledImage],
                 progress: bool = True) -> None:
     """Answer the images that a variant has no row for yet, in a new process.
 
@@ -106,6 +106,8 @@ def run_variant(folder: RunFolder,
     ends the process, waits for it and is raised.
     """
     own = folder.variant(variant.name)
+    if len(own.read_outcomes(images, number)) == len(images):
+        return
     own.path.mkdir(parents=True, exist_ok=True)
     with open(own.log_file, 'ab') as log:
         started_at = log.tell()
@@ -115,12 +117,9 @@ def run_variant(folder: RunFolder,
                                    stderr=log,
                                    stdin=subprocess.DEVNULL,
                                    start_new_session=True,
-                                   env={
-                                       **os.environ,
-                                       **dict(variant.env)
-                                   })
+                                   env=dict(os.environ, **dict(variant.env)))
         try:
-            _watch(process, own.times_file(number), variant.name, total, progress)
+            _watch(process, own.times_file(number), variant.name, len(images), progress)
         finally:
             _stop(process)
     if process.returncode:

@@ -1,5 +1,4 @@
 """What a run is: the model, the question, the images, and how they are asked."""
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Tuple
@@ -29,7 +28,8 @@ class EvalSettings:
         warmup: first answers of each process that QPM and latency leave out.
         max_new_tokens: answer tokens at most; None for those of the longest label.
         max_dynamic_patch: tiles of an image at most; None for the model's own limit.
-        backend, device, tp, session_len, vision_batch, chat_template: as in
+        chat_template: LMDeploy's name of it; None for the one that config.json tells.
+        backend, device, tp, session_len, vision_batch: as in
             `lmdeploy_ext.classify.pipeline_engine.PipelineSettings`.
     """
     model: str
@@ -75,26 +75,3 @@ class EvalSettings:
                 raise EvalError(f'--{name} {getattr(self, name)} is too few; expected at least 1')
         if self.warmup < 0:
             raise EvalError(f'--warmup {self.warmup} is negative; expected 0 or more answers')
-
-
-def chat_template_for(model: str) -> Optional[str]:
-    """The chat template of a checkpoint whose folder's name does not tell LMDeploy.
-
-    Upstream chooses by words in the model's path. InternVL2 checkpoints all take
-    `internvl2-internlm2`, but for the one with Phi-3; their config.json says which they are.
-
-    Returns:
-        A template's name; None where LMDeploy's own choice is to stand.
-
-    Raises:
-        EvalError: config.json is not JSON.
-    """
-    path = Path(model, 'config.json')
-    try:
-        config = json.loads(path.read_text(encoding='utf-8'))
-    except json.JSONDecodeError as error:
-        raise EvalError(f'{path} is not JSON ({error.msg} in line {error.lineno}); '
-                        f'copy the checkpoint again') from error
-    if config.get('model_type') != 'internvl_chat' or 'internvl' in model.lower():
-        return None
-    return 'internvl2-phi3' if 'phi3' in str(config.get('template')) else 'internvl2-internlm2'

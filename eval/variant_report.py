@@ -49,6 +49,7 @@ class VariantReport:
         round_changes: answers of later rounds that differ from the first round's.
         patches: rows of `lmdeploy_ext.patching.status()` in its process.
         versions: of its process.
+        engine: backend, device, chat template and the like, as its process ran them.
     """
     name: str
     env: Dict[str, str]
@@ -69,6 +70,7 @@ class VariantReport:
     round_changes: int
     patches: List[Dict[str, Any]]
     versions: Dict[str, Any]
+    engine: Dict[str, Any]
 
 
 def choose_threshold(calibration: Sequence[Outcome], positive: str, target: float) -> Threshold:
@@ -88,13 +90,13 @@ def choose_threshold(calibration: Sequence[Outcome], positive: str, target: floa
 
 
 def variant_report(folder: VariantFolder, settings: Mapping[str, Any],
-                   images: Sequence[LabelledImage], name: str,
-                   env: Dict[str, str]) -> VariantReport:
+                   images: Sequence[LabelledImage], name: str, env: Dict[str,
+                                                                         str]) -> VariantReport:
     """All figures of the variant whose rows are in `folder`."""
     outcomes = folder.read_outcomes(images, 1)
     failed = [outcome for outcome in outcomes if outcome.answer is None]
     listed = [{'id': outcome.id, 'error': outcome.error} for outcome in failed[:LISTED_ERRORS]]
-    process = folder.read_process()
+    process, engine = folder.read_process(), folder.read_engine()
     return VariantReport(name=name,
                          env=env,
                          error=folder.read_error(),
@@ -105,8 +107,9 @@ def variant_report(folder: VariantFolder, settings: Mapping[str, Any],
                          round_changes=_round_changes(folder, settings, images),
                          patches=process.get('patches', []),
                          versions=process.get('versions', {}),
+                         engine=engine,
                          **_quality(outcomes, settings, images),
-                         **_speed(folder, settings))
+                         **_speed(folder, settings, engine))
 
 
 def _quality(outcomes: Sequence[Outcome], settings: Mapping[str, Any],
@@ -126,9 +129,12 @@ def _quality(outcomes: Sequence[Outcome], settings: Mapping[str, Any],
     }
 
 
-def _speed(folder: VariantFolder, settings: Mapping[str, Any]) -> Dict[str, Any]:
+def _speed(folder: VariantFolder, settings: Mapping[str, Any],
+           engine: Mapping[str, Any]) -> Dict[str, Any]:
     """The fields of VariantReport that come from completion times."""
-    concurrency, warmup = settings['concurrency'], settings['warmup']
+    warmup = settings['warmup']
+    # An engine may hold fewer requests in flight than it was asked to.
+    concurrency = engine.get('concurrency', settings['concurrency'])
     rounds = [folder.read_completions(number) for number in _rounds(settings)]
     completions = [completion for answered in rounds for completion in answered]
     return {

@@ -22,9 +22,9 @@ def main(path, name, number):
     patches = [{'name': 'x', 'group': 'cpu', 'target': 'a:b', 'why': 'slow', 'state': 'applied'}]
     own.process_file.write_text(json.dumps({'pid': os.getpid(), 'versions': {'python': '3'},
                                             'patches': patches}), encoding='utf-8')
-    with ResultFile.open(own.rows_file(int(number)), {}) as rows, \
+    with ResultFile(own.rows_file(int(number)), {}) as rows, \
             open(own.times_file(int(number)), 'a', encoding='utf-8') as times:
-        rows.write_header({})
+        rows.begin({})
         session = len(rows.done)
         missing = [image for image in folder.read_images() if image.id not in rows.done]
         for count, image in enumerate(missing):
