@@ -1,9 +1,9 @@
 """The run: order, completeness, reuse, failures, interruption."""
 import asyncio
 import logging
+import signal
 import threading
 import time
-import _thread
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -194,7 +194,7 @@ def test_ctrl_c_ends_the_run_and_keeps_the_rows(tmp_path):
 
     def interrupt(completion):
         if completion.row.id == '00004.jpg':
-            _thread.interrupt_main()
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     write_images(tmp_path / 'in', 40)
     engine = FakeEngine(concurrency=2, delay=lambda question: 0.01)

@@ -157,7 +157,7 @@ def served_model(url: str, api_key: Optional[str] = None, name: Optional[str] = 
         raise EngineError(_unreachable(url, error)) from error
     _check_permission(url, response)
     try:
-        names = [model['id'] for model in response.json()['data']]
+        names = [str(model['id']) for model in response.json()['data']]
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError(f'{url} answered {response.status_code} to /v1/models, not a list of '
                           f'models; expected an LMDeploy api_server: check the address') from error
