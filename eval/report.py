@@ -40,6 +40,7 @@ def render(report: Mapping[str, Any]) -> str:
                                qpm=qpm,
                                ratio=ratio,
                                signed=signed,
+                               commit=commit,
                                command=shlex.join)
     template = environment.get_template('report.md.j2')
     return template.render(report,
@@ -136,6 +137,13 @@ def ratio(value: Optional[Mapping[str, Any]]) -> str:
     if value['rounds'] > 1:
         text += f' ({value["low"]:.2f}–{value["high"]:.2f} over {value["rounds"]} rounds)'
     return text
+
+
+def commit(value: Optional[Mapping[str, Any]]) -> str:
+    """A commit's id, and whether the tree had changes that it does not hold."""
+    if value is None:
+        return 'not a git checkout'
+    return value['id'] + (', with uncommitted changes' if value['dirty'] else '')
 
 
 def cell(text: Any) -> str:

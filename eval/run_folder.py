@@ -136,13 +136,16 @@ class RunFolder:
         """
         return self._read(self.report_file, f'score {self.path}')
 
-    def write_run(self, run: Dict[str, Any], images: Sequence[LabelledImage]) -> None:
-        """Store what is run, and on which images."""
+    def write_run(self, run: Dict[str, Any]) -> None:
+        """Store what is run."""
+        write_json(self.run_file, run)
+
+    def write_images(self, images: Sequence[LabelledImage]) -> None:
+        """Store the labelled images."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.images_file, 'w', encoding='utf-8') as file:
             file.writelines(
                 json.dumps(asdict(image), ensure_ascii=False) + '\n' for image in images)
-        write_json(self.run_file, run)
 
     def read_images(self) -> List[LabelledImage]:
         """The labelled images."""

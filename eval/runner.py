@@ -1,11 +1,9 @@
 """Run every variant in a process of its own, then score: what `run` does."""
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
@@ -14,8 +12,8 @@ from tqdm import tqdm
 from .compare import score
 from .dataset import check_labels, read_images
 from .errors import EvalError
-from .provenance import provenance
 from .report import write_report
+from .resume import open_run
 from .run_folder import LabelledImage, RunFolder, VariantFolder
 from .settings import EvalSettings
 from .variants import Variant
@@ -59,40 +57,6 @@ def evaluate(settings: EvalSettings,
         raise EvalError(f'no variant answered: {report["variants"][0]["error"]}')
     write_report(folder)
     return report
-
-
-def open_run(folder: RunFolder, settings: EvalSettings, variants: Sequence[Variant],
-             images: Sequence[LabelledImage], overwrite: bool) -> None:
-    """Start a run folder, or check that it holds this very run.
-
-    Raises:
-        EvalError: it holds another run or other files, or cannot be written.
-    """
-    run = {
-        'settings': {
-            **asdict(settings), 'labels': list(settings.labels)
-        },
-        'variants': {
-            variant.name: dict(variant.env)
-            for variant in variants
-        },
-    }
-    try:
-        if overwrite and folder.run_file.is_file():
-            shutil.rmtree(folder.path / 'variants', ignore_errors=True)
-        elif folder.run_file.is_file():
-            differences = _differences(folder, run, images)
-            if differences:
-                raise EvalError(
-                    f'{folder.path} holds another run ({", ".join(differences)} differ); '
-                    f'choose another --out, or --overwrite to delete its rows')
-            return
-        elif folder.path.exists() and any(folder.path.iterdir()):
-            raise EvalError(f'{folder.path} is not empty and holds no run; choose another --out')
-        folder.write_run({**run, 'provenance': provenance()}, images)
-    except OSError as error:
-        raise EvalError(f'cannot write {error.filename or folder.path}: {error.strerror}; '
-                        f'choose another --out') from error
 
 
 def run_variant(folder: RunFolder,
@@ -171,20 +135,3 @@ def _reason(own: VariantFolder, code: int, started_at: int) -> str:
     last = lines[-1].strip() if lines else 'it printed nothing'
     end = signal.Signals(-code).name if code < 0 else f'exit code {code}'
     return f'{last} ({end}; see {own.log_file})'
-
-
-def _differences(folder: RunFolder, run: Dict[str, Any],
-                 images: Sequence[LabelledImage]) -> List[str]:
-    """In what a stored run differs from the one that is wanted."""
-    stored = folder.read_run()
-    names = [
-        name for name in {
-            **stored['settings'],
-            **run['settings']
-        } if stored['settings'].get(name) != run['settings'].get(name)
-    ]
-    if stored['variants'] != run['variants']:
-        names.append('variants')
-    if not names and folder.read_images() != list(images):
-        names.append('images or labels of the manifest')
-    return names

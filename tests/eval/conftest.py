@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from lmdeploy_ext.eval.provenance import provenance
+from lmdeploy_ext.eval.provenance import provenance, write_json
 from lmdeploy_ext.eval.run_folder import LabelledImage, RunFolder
 
 LABELS = ('是', '否')
@@ -97,21 +97,22 @@ def empty_run(tmp_path):
                 'LMDEPLOY_EXT_PATCHES': 'all'
             }
         }
-        folder.write_run(
-            {
-                'settings': {
-                    **SETTINGS,
-                    **settings
-                },
-                'variants': {
-                    name: environments.get(name, {})
-                    for name in variants
-                },
-                'provenance': provenance()
-            }, images)
+        folder.write_images(images)
+        folder.write_run({
+            'settings': {**SETTINGS, **settings},
+            'variants': {name: environments.get(name, {}) for name in variants},
+            'provenance': provenance(),
+            'resumed': []
+        })
         return folder
 
     return start
+
+
+PATCHES = (
+    ('engine_cpu', 'cpu', 'lmdeploy.pytorch.engine.engine:Engine.__init__', 'No CPU engine.'),
+    ('tiles_native', 'speed', 'lmdeploy.vl.model.internvl:dynamic_preprocess', 'Too many tiles.'),
+)
 
 
 @pytest.fixture
@@ -121,27 +122,9 @@ def finished_run(empty_run):
     folder = empty_run(images)
     for number, name in enumerate(('stock', 'patched')):
         answer_all(folder, name, images, seed=number, seconds_apart=.5 / (number + 1))
-        folder.variant(name).process_file.write_text(json.dumps({
-            'versions': {
-                'python': '3.11.7',
-                'lmdeploy': '0.6.0',
-                'torch': '2.3.1'
-            },
-            'patches': [{
-                'name': 'engine_cpu',
-                'group': 'cpu',
-                'kind': 'patch',
-                'state': 'applied',
-                'target': 'lmdeploy.pytorch.engine.engine:Engine.__init__',
-                'why': 'No CPU engine.'
-            }, {
-                'name': 'tiles_native',
-                'group': 'speed',
-                'kind': 'patch',
-                'state': ('off', 'applied')[number],
-                'target': 'lmdeploy.vl.model.internvl:dynamic_preprocess',
-                'why': 'Too many tiles.'
-            }]
-        }),
-                                                     encoding='utf-8')
+        patches = [{'name': patch, 'group': group, 'target': target, 'why': why,
+                    'state': 'off' if name == 'stock' and group == 'speed' else 'applied'}
+                   for patch, group, target, why in PATCHES]
+        versions = {'python': '3.11.7', 'lmdeploy': '0.6.0', 'torch': '2.3.1'}
+        write_json(folder.variant(name).process_file, {'versions': versions, 'patches': patches})
     return folder

@@ -12,7 +12,7 @@ import pytest
 
 from lmdeploy_ext.classify.errors import ClassifyError
 from lmdeploy_ext.classify.result_file import read_rows
-from lmdeploy_ext.eval import runner
+from lmdeploy_ext.eval import resume, runner
 from lmdeploy_ext.eval.__main__ import main
 from lmdeploy_ext.eval.run_folder import RunFolder, stored_records
 
@@ -113,6 +113,18 @@ def test_a_folder_of_another_run_is_not_mixed(fake_worker, inputs, tmp_path, cap
     assert 'another run (prompt, variants differ)' in error and '--overwrite' in error
     assert main(['run', *inputs, '--prompt', '?', '--variants', 'stock', '--overwrite']) == 0
     assert [path.name for path in (tmp_path / 'run' / 'variants').iterdir()] == ['stock']
+
+
+def test_rows_of_two_commits_are_told_apart(fake_worker, inputs, tmp_path, monkeypatch):
+    command = ['run', *inputs, '--variants', 'half:FAIL_AFTER=20']
+    main(command)
+    assert RunFolder(tmp_path / 'run').read_report()['resumed'] == []
+    newer = {'id': 'f' * 40, 'dirty': False}
+    monkeypatch.setattr(resume, 'commit', lambda: newer)
+    assert main(command) == 0
+    assert main(command) == 0
+    assert RunFolder(tmp_path / 'run').read_report()['resumed'] == [newer]
+    assert f'| resumed at | {"f" * 40} |' in (tmp_path / 'run' / 'report.md').read_text('utf-8')
 
 
 def test_a_manifest_that_changed_is_noticed(fake_worker, inputs, tmp_path, capsys):
