@@ -1,4 +1,4 @@
-"""`PytorchEngineConfig(device_type='cpu')`, and the CPU where a GPU is wanted but there is none."""
+"""`PytorchEngineConfig(device_type='cpu')`, and the CPU where there is no GPU."""
 from lmdeploy_ext.patching import patch
 
 
@@ -10,7 +10,7 @@ from lmdeploy_ext.patching import patch
            'd295f24ba118b781': '0.6.2 to 0.6.3',
            '6f8f27f066926f6f': '0.6.4',
        },
-       why="The check knows no device_type='cpu', and the default 'cuda' fails late without a GPU.",
+       why="It refuses device_type='cpu', and its default 'cuda' fails late without a GPU.",
        remove_when="PytorchEngineConfig(device_type='cpu') raises no AssertionError")
 def accept_cpu(original):
     from lmdeploy_ext.pytorch.device import resolve_device

@@ -22,7 +22,7 @@ from lmdeploy_ext.patching import patch
            {'0757d7c13a6cc843': '0.6.0 to 0.6.4'},
        },
        why='The PyTorch engine ignores GenerationConfig.logprobs, in-process and over HTTP.',
-       remove_when='EngineOutput.logprobs of the PyTorch engine is a list when logprobs=1 is asked')
+       remove_when='with logprobs=1, EngineOutput.logprobs of the PyTorch engine is a list')
 def record_logprobs_of_stream(original):
 
     async def async_stream_infer(self, session_id, input_ids, gen_config=None, *args, **kwargs):

@@ -1,12 +1,11 @@
 """Checkpoints of random weights and the loop that engines run in. LMDeploy is patched here."""
 import lmdeploy_ext.autopatch  # noqa: F401  before anything imports LMDeploy
 
-import asyncio
-
 import pytest
 
 from lmdeploy_ext.models import register
 from lmdeploy_ext.models.checkpoint import write_checkpoint
+from tests.parity.loops import loop  # noqa: F401  a fixture
 
 register()
 
@@ -23,18 +22,3 @@ def checkpoint(tmp_path_factory):
         return folders[shape]
 
     return folder
-
-
-@pytest.fixture
-def loop():
-    """An event loop of the test's own, current while the test runs, as `pipeline` wants it."""
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    yield loop
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-    loop.run_until_complete(loop.shutdown_default_executor())
-    loop.close()
-    asyncio.set_event_loop(None)

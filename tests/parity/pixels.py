@@ -1,4 +1,4 @@
-"""Images for tests, and the pixels that a model gets of them, computed without LMDeploy's classes."""
+"""Images for tests, and what a model is to get of them, computed without LMDeploy's classes."""
 from typing import List
 
 import numpy as np

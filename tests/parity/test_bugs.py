@@ -81,7 +81,7 @@ def test_a_stop_token_of_one_request_does_not_stop_another(checkpoint, expected)
 
 
 def test_a_full_trie_and_an_empty_one_can_be_asked_to_evict(checkpoint, expected):
-    """Prefix caching in so few blocks that the trie has to give some back, also when it has none."""
-    answers = ask(checkpoint(), PROMPTS, greedy(TOKENS), rounds=2, block_size=16, num_gpu_blocks=16,
-                  enable_prefix_caching=True)
+    """Prefix caching in few blocks: the trie has to give some back, also when it has none."""
+    answers = ask(checkpoint(), PROMPTS, greedy(TOKENS), rounds=2, block_size=16,
+                  num_gpu_blocks=16, enable_prefix_caching=True)
     assert ids_of(answers) == expected

@@ -28,8 +28,9 @@ QUESTIONS = [
 
 def expected_ids(pipe, reference: Reference, question: str, images: list) -> list:
     """What the reference answers to the very prompt that the pipeline makes of a question."""
-    messages = pipe.vl_prompt_template.prompt_to_messages((question, images) if images else question)
-    text = pipe.vl_prompt_template.messages2prompt(messages, True)
+    template = pipe.vl_prompt_template
+    messages = template.prompt_to_messages((question, images) if images else question)
+    text = template.messages2prompt(messages, True)
     context = pipe.tokenizer.encode('<IMG_CONTEXT>', add_bos=False)
     parts, ids = re.split(re.escape(IMAGE_TOKEN), text), []
     for index, part in enumerate(parts):
@@ -96,6 +97,7 @@ def test_the_encoder_holds_no_language_model(checkpoint):
 def test_stop_words_and_text_of_an_answer(checkpoint, loop):
     """The ordinary way: default configurations, chat template, text out."""
     pipe = pipeline(checkpoint(), PytorchEngineConfig(device_type='cpu'))
-    answer = pipe(('Describe the image.', IMAGES[0]), gen_config=GenerationConfig(max_new_tokens=4))
+    config = GenerationConfig(max_new_tokens=4)
+    answer = pipe(('Describe the image.', IMAGES[0]), gen_config=config)
     assert answer.finish_reason in ('stop', 'length')
     assert answer.text == pipe.tokenizer.decode(answer.token_ids)

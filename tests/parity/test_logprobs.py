@@ -12,8 +12,8 @@ PROMPTS = prompts_of([3, 20, 70, 33], seed=1)
 
 
 def sampled(**fields) -> GenerationConfig:
-    return GenerationConfig(max_new_tokens=18, top_k=40, temperature=1.3, ignore_eos=True, logprobs=3,
-                            **fields)
+    return GenerationConfig(max_new_tokens=18, top_k=40, temperature=1.3, ignore_eos=True,
+                            logprobs=3, **fields)
 
 
 def check(answer, prompt, reference: Reference, count: int):

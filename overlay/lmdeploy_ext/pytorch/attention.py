@@ -121,7 +121,9 @@ class CpuAttention(AttentionImpl[CpuAttentionMetadata]):
         """Which keys a query sees, from the positions of both. A window counts the query itself,
         as in transformers (upstream's CUDA kernel sees one token more)."""
         visible = of_key <= of_query
-        return visible & (of_key > of_query - self.sliding_window) if self._is_windowed() else visible
+        if self._is_windowed():
+            visible = visible & (of_key > of_query - self.sliding_window)
+        return visible
 
     def _attend(self, q, k, v, visible):
         """Attention of [.., queries, dim] to [.., keys, dim]; without a mask, causal."""

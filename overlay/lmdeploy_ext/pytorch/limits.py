@@ -30,14 +30,14 @@ def refuse_unsupported_settings(config: Any):
     """
     if config.tp > 1:
         raise UnsupportedOnCpu(f'tp={config.tp} needs GPUs: the CPU backend runs in one process; '
-                               f'set tp=1')
+                               'set tp=1')
     if config.adapters:
-        raise UnsupportedOnCpu(f'adapters={sorted(config.adapters)} need a GPU: the CPU backend has '
-                               f'no LoRA; merge them into the model')
+        raise UnsupportedOnCpu(f'adapters={sorted(config.adapters)} need a GPU: the CPU backend '
+                               'has no LoRA; merge them into the model')
     quant_policy = getattr(config, 'quant_policy', 0)  # since 0.6.2
     if quant_policy:
-        raise UnsupportedOnCpu(f'quant_policy={quant_policy} needs a GPU: the CPU backend does not '
-                               f'quantise the KV cache; set quant_policy=0')
+        raise UnsupportedOnCpu(f'quant_policy={quant_policy} needs a GPU: the CPU backend does '
+                               'not quantise the KV cache; set quant_policy=0')
 
 
 def refuse_unsupported_model(hf_config: Any):

@@ -28,9 +28,10 @@ def count_blocks(block_bytes: int, settings: Settings, free: Optional[int] = Non
         budget = min(DEFAULT_GIB * GIB, (free_memory() if free is None else free) // 2)
     blocks = budget // block_bytes
     if blocks < MIN_BLOCKS:
-        raise RuntimeError(f'The KV cache on the CPU may take {budget / GIB:.3f} GiB, but its '
-                           f'{MIN_BLOCKS} smallest blocks take {MIN_BLOCKS * block_bytes / GIB:.3f} '
-                           f'GiB; free memory or set LMDEPLOY_EXT_CPU_KV_GB')
+        raise RuntimeError(f'{MIN_BLOCKS} blocks of KV cache, the least that an engine runs with, '
+                           f'take {MIN_BLOCKS * block_bytes / GIB:.3f} GiB, but only '
+                           f'{budget / GIB:.3f} GiB may be used for it; free memory, '
+                           'set LMDEPLOY_EXT_CPU_KV_GB or a smaller block_size')
     return blocks
 
 

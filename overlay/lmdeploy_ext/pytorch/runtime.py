@@ -1,7 +1,7 @@
 """What upstream's engine uses of `torch.cuda`, for a device that has no streams.
 
-Work on the CPU is done when the call returns, so there is nothing to wait for and nothing to record.
-`retarget` puts this module in the place of `torch.cuda`.
+Work on the CPU is done when the call returns, so there is nothing to wait for and nothing to
+record. `retarget` puts this module in the place of `torch.cuda`.
 """
 import contextlib
 from typing import ContextManager, Optional

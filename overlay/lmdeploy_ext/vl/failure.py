@@ -23,7 +23,8 @@ class FailedImage:
             ImageFailed: always.
         """
         error = self._error
-        raise ImageFailed(f'the image cannot be encoded: {type(error).__name__}: {error}') from error
+        reason = f'{type(error).__name__}: {error}'
+        raise ImageFailed(f'the image cannot be encoded: {reason}') from error
 
     def __getattr__(self, name: str):
         self.fail()
