@@ -12,7 +12,7 @@ def record_logprobs_of_stream(original):
 
     def stream_infer(self, session_id, input_ids, gen_config=None, *args, **kwargs):
         from lmdeploy_ext.pytorch.logprobs import record_logprobs
-        gen_config, recorder = record_logprobs(gen_config, self.engine.tokenizer)
+        gen_config, recorder = record_logprobs(gen_config, self.engine)
         for output in original(self, session_id, input_ids, gen_config, *args, **kwargs):
             if recorder is not None:
                 output.logprobs = recorder.records(output.token_ids)

@@ -22,3 +22,13 @@ def checkpoint(tmp_path_factory):
         return folders[shape]
 
     return folder
+
+
+@pytest.fixture
+def stock(monkeypatch):
+    """Puts an original back for one test: `stock(Class, 'method')`."""
+
+    def restore(owner, name):
+        monkeypatch.setattr(owner, name, getattr(owner, name).__wrapped__)
+
+    return restore

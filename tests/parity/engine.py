@@ -45,17 +45,19 @@ def ask(folder: str,
             watch(engine)
         for number in range(rounds):
             ids = range(number * len(prompts), (number + 1) * len(prompts))
-            answers = await asyncio.gather(*map(_ask_one, [engine] * len(ids), ids, prompts,
+            answers = await asyncio.gather(*map(ask_one, [engine] * len(ids), ids, prompts,
                                                 configs))
         return answers
 
     return asyncio.run(run())
 
 
-async def _ask_one(engine: Engine, session: int, prompt: List[int],
-                   config: GenerationConfig) -> Answer:
+async def ask_one(engine: Engine, session: int, prompt: List[int], config: GenerationConfig,
+                  end: bool = True) -> Answer:
+    """The answer to one prompt; `end` ends the session, which could go on otherwise."""
     instance, output = engine.create_instance(), None
     async for output in instance.async_stream_infer(session, list(prompt), config):
         pass
-    await instance.async_end(session)
+    if end:
+        await instance.async_end(session)
     return Answer(list(output.token_ids), output.logprobs and list(output.logprobs))

@@ -1,26 +1,19 @@
 """Upstream bugs that show in answers of the engine: wrong with stock LMDeploy, right patched."""
+import asyncio
+
 import pytest
-from lmdeploy import GenerationConfig
+from lmdeploy import GenerationConfig, PytorchEngineConfig
 from lmdeploy.pytorch.engine.engine import Engine
+from lmdeploy.pytorch.messages import SchedulerSequence
 from lmdeploy.pytorch.paging.eviction_helper import RecomputeEvictionHelper
 
-from tests.parity.engine import ask, greedy
+from tests.parity.engine import ask, ask_one, greedy
 from tests.parity.reference import Reference
 from tests.parity.test_text import ids_of, prompts_of
 
 TOKENS = 20
 PROMPTS = prompts_of([20, 33, 47, 25, 60, 18, 31], seed=3)
 END = 316  # of the tiny checkpoints
-
-
-@pytest.fixture
-def stock(monkeypatch):
-    """Puts an original back for one test: `stock(Class, 'method')`."""
-
-    def restore(owner, name):
-        monkeypatch.setattr(owner, name, getattr(owner, name).__wrapped__)
-
-    return restore
 
 
 @pytest.fixture(scope='module')
@@ -42,6 +35,38 @@ def test_stock_preemption_gives_wrong_answers(checkpoint, expected, stock):
 
 def test_preempted_sequences_give_the_right_answers(checkpoint, expected):
     assert ask_in_few_blocks(checkpoint()) == expected
+
+
+@pytest.fixture(scope='module')
+def chat(checkpoint):
+    """Two questions of a chat, and a long prompt of another session between them."""
+    first, long, second = prompts_of([50, 200, 20], seed=5)
+    reference = Reference(checkpoint())
+    start = reference.ids(first, 6)
+    return first, long, second, reference.ids(first + start + second, 6)
+
+
+def ask_chat(folder, first, long, second):
+    """The answer to the second question; the long prompt takes all blocks in between."""
+    async def run():
+        engine = Engine(folder, PytorchEngineConfig(device_type='cpu', block_size=16,
+                                                    num_gpu_blocks=16))
+        await ask_one(engine, 0, first, greedy(6), end=False)
+        await ask_one(engine, 1, long, greedy(6))
+        return (await ask_one(engine, 0, second, greedy(6))).ids
+
+    return asyncio.run(run())
+
+
+def test_stock_goes_on_with_blocks_of_another_session(checkpoint, chat, stock):
+    stock(SchedulerSequence, 'update_token_ids')
+    *prompts, expected = chat
+    assert ask_chat(checkpoint(), *prompts) != expected
+
+
+def test_a_chat_goes_on_after_its_blocks_were_taken(checkpoint, chat):
+    *prompts, expected = chat
+    assert ask_chat(checkpoint(), *prompts) == expected
 
 
 def stopping_at(token_id):

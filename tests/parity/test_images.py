@@ -26,7 +26,7 @@ QUESTIONS = [
 ]
 
 
-def expected_ids(pipe, reference: Reference, question: str, images: list) -> list:
+def expected_ids(pipe, reference: Reference, question: str, images: list, tokens: int) -> list:
     """What the reference answers to the very prompt that the pipeline makes of a question."""
     template = pipe.vl_prompt_template
     messages = template.prompt_to_messages((question, images) if images else question)
@@ -40,7 +40,7 @@ def expected_ids(pipe, reference: Reference, question: str, images: list) -> lis
         ids += pipe.tokenizer.encode(part, add_bos=index == 0)
     reference.model.img_context_token_id, = context
     pixels = pixel_values(images, reference.model.config) if images else None
-    return reference.ids(ids, TOKENS, pixels)
+    return reference.ids(ids, tokens, pixels)
 
 
 def answers(pipe) -> list:
@@ -56,7 +56,7 @@ def expected(checkpoint):
     def ids(shape, pipe):
         if shape not in known:
             reference = Reference(checkpoint(shape))
-            known[shape] = [expected_ids(pipe, reference, *question) for question in QUESTIONS]
+            known[shape] = [expected_ids(pipe, reference, *q, TOKENS) for q in QUESTIONS]
         return known[shape]
 
     return ids

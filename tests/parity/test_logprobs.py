@@ -2,6 +2,7 @@
 import pytest
 import torch
 from lmdeploy import GenerationConfig
+from lmdeploy.pytorch.engine.engine import Engine
 
 from tests.parity.engine import ask, greedy
 from tests.parity.reference import Reference
@@ -80,6 +81,18 @@ def test_an_answer_that_ends_at_a_stop_token(checkpoint, reference):
         assert answer.ids == before
         if before:
             check(answer, PROMPTS[0], reference, 2)
+
+
+def test_a_stop_token_that_stock_misses_leaves_the_records_in_step(checkpoint, reference, stock):
+    stock(Engine, 'update_running')
+    whole, = ask(checkpoint(), PROMPTS[:1], greedy(18))
+    config = GenerationConfig(max_new_tokens=6, top_k=1, temperature=1.0, logprobs=2,
+                              bad_token_ids=[316], stop_token_ids=whole.ids[:1])
+    answer, = ask(checkpoint(), PROMPTS[:1], config)
+    assert answer.ids == whole.ids[1:6], 'stock swallows the stop token and goes on'
+    # the records are those behind it
+    expected, = ask(checkpoint(), [PROMPTS[0] + whole.ids[:1]], greedy(5, logprobs=2))
+    assert [set(record) for record in answer.logprobs] == [set(r) for r in expected.logprobs]
 
 
 def test_preempted_requests(checkpoint, reference):

@@ -86,7 +86,8 @@ def with_image(text, image, **fields):
     file = io.BytesIO()
     image.save(file, 'PNG')
     url = 'data:image/png;base64,' + base64.b64encode(file.getvalue()).decode()
-    return [dict(type='text', text=text), dict(type='image_url', image_url=dict(url=url, **fields))]
+    return [dict(type='text', text=text),
+            dict(type='image_url', image_url=dict(url=url, **fields))]
 
 
 def test_one_line_says_that_it_runs_on_the_cpu(server):

@@ -9,7 +9,7 @@ from lmdeploy import GenerationConfig
 from lmdeploy_ext.pytorch.logprobs import LogprobRecorder, record_logprobs
 
 ROWS = torch.tensor([[0.0, 3.0, 1.0, 2.0], [5.0, 0.0, 1.0, 0.0], [1.0, 2.0, 3.0, 4.0]])
-TOKENIZER = SimpleNamespace(model=SimpleNamespace(model=range(4)))  # 4 tokens
+ENGINE = SimpleNamespace(tokenizer=SimpleNamespace(model=SimpleNamespace(model=range(4))))
 
 
 def run(recorder, choices):
@@ -70,11 +70,11 @@ def test_upstreams_deep_copies_share_the_record():
 
 def test_the_callers_config_stays():
     config = GenerationConfig(logprobs=2)
-    recording, recorder = record_logprobs(config, TOKENIZER)
+    recording, recorder = record_logprobs(config, ENGINE)
     assert config.logprobs == 2 and config.logits_processors is None
     assert recording.logprobs is None and recording.logits_processors == [recorder]
 
 
 @pytest.mark.parametrize('config', [None, GenerationConfig(), GenerationConfig(logprobs=0)])
 def test_nothing_is_recorded_unasked(config):
-    assert record_logprobs(config, TOKENIZER) == (config, None)
+    assert record_logprobs(config, ENGINE) == (config, None)

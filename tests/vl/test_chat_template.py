@@ -1,4 +1,4 @@
-"""The chat template of a checkpoint: from its configuration where that knows more than the path."""
+"""The chat template of a checkpoint: from its configuration, which knows more than the path."""
 import json
 
 import pytest

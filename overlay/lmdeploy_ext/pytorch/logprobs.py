@@ -94,17 +94,17 @@ def _record(step: _Step, token_id: int) -> Dict[int, float]:
     return {**dict(zip(ids.tolist(), values.tolist())), token_id: float(step.chosen[1])}
 
 
-def record_logprobs(gen_config: Any, tokenizer: Any) -> Tuple[Any, Optional[LogprobRecorder]]:
+def record_logprobs(gen_config: Any, engine: Any) -> Tuple[Any, Optional[LogprobRecorder]]:
     """A copy of a generation config that records, and its recorder; the same config and None where
     it asks for no log-probabilities.
 
     Args:
         gen_config: upstream's `GenerationConfig`, or None.
-        tokenizer: the engine's.
+        engine: upstream's `Engine`.
     """
     if gen_config is None or not gen_config.logprobs:
         return gen_config, None
-    recorder = LogprobRecorder(gen_config.logprobs, known_ids=len(tokenizer.model.model))
+    recorder = LogprobRecorder(gen_config.logprobs, known_ids=len(engine.tokenizer.model.model))
     gen_config = copy.copy(gen_config)
     gen_config.logprobs = None  # answered: nobody else has to
     gen_config.logits_processors = [recorder, *(gen_config.logits_processors or ())]
