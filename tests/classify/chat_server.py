@@ -16,6 +16,7 @@ class ChatServer:
     Args:
         models: names that it serves; None for a server that is not LMDeploy's.
         after_top_k: whether log-probabilities are reported as TurboMind does.
+        pieces: how the tokenizer's vocabulary spells 是 and 否.
         reply: called with each chat request's body; what it returns (status, body) is sent in the
             answer's place, and where it returns None the answer is.
 
@@ -25,6 +26,7 @@ class ChatServer:
     """
 
     def __init__(self, models=('fake', ), api_key: Optional[str] = None, after_top_k: bool = False,
+                 pieces=('是', '否'),
                  reply: Callable[[Dict[str, Any]], Optional[Reply]] = lambda body: None) -> None:
         self.requests: List[Dict[str, Any]] = []
         self.connections = 0
@@ -47,7 +49,7 @@ class ChatServer:
                 body = json.loads(self.rfile.read(int(self.headers['Content-Length'])))
                 if self.allowed():
                     server.requests.append(body)
-                    self.send(*(reply(body) or (200, answer(body, after_top_k))))
+                    self.send(*(reply(body) or (200, answer(body, after_top_k, pieces))))
 
             def allowed(self) -> bool:
                 wanted = f'Bearer {api_key}' if api_key else None
@@ -88,13 +90,13 @@ class ChatServer:
         self._server.server_close()
 
 
-def answer(body: Dict[str, Any], after_top_k: bool) -> Dict[str, Any]:
+def answer(body: Dict[str, Any], after_top_k: bool, pieces=('是', '否')) -> Dict[str, Any]:
     """A chat completion in LMDeploy's schema."""
     image = next(part['image_url'] for part in body['messages'][-1]['content']
                  if part['type'] == 'image_url')
     data = base64.b64decode(image['url'].partition(',')[2])
     share = (1 + hashlib.blake2b(data).digest()[0]) / 258
-    ranked = sorted([(share, '是'), (1 - share, '否'), (1e-9, 'x')], reverse=True)
+    ranked = sorted([(share, pieces[0]), (1 - share, pieces[1]), (1e-9, 'x')], reverse=True)
     if after_top_k:
         ranked = ranked[:body['top_k']]
     tokens = [{'token': name, 'bytes': list(name.encode()), 'logprob': math.log(probability)}
@@ -103,6 +105,6 @@ def answer(body: Dict[str, Any], after_top_k: bool) -> Dict[str, Any]:
     return {
         'id': '1', 'object': 'chat.completion', 'model': body['model'],
         'choices': [{'index': 0, 'finish_reason': 'stop', 'logprobs': {'content': [first]},
-                     'message': {'role': 'assistant', 'content': ranked[0][1]}}],
+                     'message': {'role': 'assistant', 'content': '是' if share > 0.5 else '否'}}],
         'usage': {'prompt_tokens': 70, 'completion_tokens': 1, 'total_tokens': 71}
     }

@@ -56,8 +56,9 @@ def test_a_label_that_was_not_reported_gets_the_smallest_probability_that_was():
 
 
 def test_without_any_label_among_the_candidates_there_is_no_answer():
-    with pytest.raises(ImageError, match='no label is among the 2 most probable first tokens'):
-        label_probabilities({13: -0.1, 14: -2.0}, YES_NO)
+    message = "the answer 'Sure' is no label, nor is any among the 2 most probable first tokens"
+    with pytest.raises(ImageError, match=message):
+        label_probabilities({13: -0.1, 14: -2.0}, YES_NO, 'Sure')
 
 
 @pytest.mark.parametrize('logprobs', [{11: math.nan, 12: 0.0}, {11: -math.inf, 12: -math.inf}])

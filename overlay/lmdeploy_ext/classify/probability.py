@@ -14,21 +14,25 @@ _DIGITS = 9
 
 
 def label_probabilities(logprobs: Mapping[Union[int, bytes], float],
-                        labels: Labels) -> Dict[str, float]:
+                        labels: Labels,
+                        text: str = '') -> Dict[str, float]:
     """Softmax of the labels' log-probabilities, over the labels alone; sums to 1.
 
     Args:
         logprobs: natural logarithms of the first answer token's probabilities by token id or by
             vocabulary piece; the most probable tokens, in any order. A constant added to all of
             them changes nothing.
+        text: the answer, for the error message.
 
     Raises:
         ImageError: none of the labels is among them, or one is not a number.
     """
     found = [logprobs.get(label.token, logprobs.get(label.piece)) for label in labels.labels]
     if all(logprob is None for logprob in found):
-        raise ImageError(f'no label is among the {len(logprobs)} most probable first tokens; word '
-                         f'the prompt so that the model answers {" or ".join(labels.names)}')
+        raise ImageError(
+            f'the answer {text!r} is no label, nor is any among the {len(logprobs)} most '
+            f'probable first tokens; word the prompt so that the model answers '
+            f'{" or ".join(labels.names)}')
     bound = min(logprobs.values())
     values = [bound if logprob is None else logprob for logprob in found]
     top = max(values)

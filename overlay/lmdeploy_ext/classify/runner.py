@@ -189,7 +189,7 @@ class _Desk:
             answer = await asyncio.wait_for(self._engine.answer(question), settings.timeout)
         except asyncio.TimeoutError as error:
             raise ImageError(f'no answer within {settings.timeout:g} seconds') from error
-        probabilities = label_probabilities(answer.logprobs, labels)
+        probabilities = label_probabilities(answer.logprobs, labels, answer.text)
         return Verdict(most_probable(probabilities), probabilities, answer.text,
                        answer.input_tokens, answer.output_tokens)
 

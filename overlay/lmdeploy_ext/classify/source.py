@@ -115,11 +115,13 @@ def check_source(source: Source,
         raise SourceError(f'no images in {source.name}; expected a manifest with rows, or files '
                           f'that end with {" ".join(IMAGE_SUFFIXES)}')
     if duplicates.count:
-        raise SourceError(f'{duplicates.count} duplicate ids in {source.name}: {duplicates}; every image needs an id '
-                          f'of its own')
+        raise SourceError(
+            f'{duplicates.count} duplicate ids in {source.name}: {duplicates}; every image needs '
+            f'an id of its own')
     if missing.count and not allow_missing:
-        raise SourceError(f'{missing.count} missing files in {source.name}: {missing}; correct the paths, or pass '
-                          f'--allow-missing to get an error row for each')
+        raise SourceError(
+            f'{missing.count} missing files in {source.name}: {missing}; correct the paths, or '
+            f'pass --allow-missing to get an error row for each')
     return Inventory(total, missing.count)
 
 

@@ -48,7 +48,7 @@ class ModelTokenizer:
         self._template_name = chat_template
         try:
             self._tokenizer = Tokenizer(folder).model
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise EngineError(f'no usable tokenizer in {folder} ({_first_line(error)}); expected '
                               f'tokenizer.json or tokenizer.model and config.json') from error
         self._context_ids = self._encode(self._context)
