@@ -22,11 +22,18 @@ def api_server(model: Path, log: Path) -> Iterator[str]:
         probe.bind(('127.0.0.1', 0))
         port = probe.getsockname()[1]
     url = f'http://127.0.0.1:{port}'
-    command = [sys.executable, '-c', _COMMAND, 'serve', 'api_server', str(model),
-               '--server-name', '127.0.0.1', '--server-port', str(port)]
+    command = [
+        sys.executable, '-c', _COMMAND, 'serve', 'api_server',
+        str(model), '--server-name', '127.0.0.1', '--server-port',
+        str(port)
+    ]
     with open(log, 'wb') as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT,
-                                   env={**os.environ, 'OMP_NUM_THREADS': '1'})
+        process = subprocess.Popen(command,
+                                   stdout=output,
+                                   stderr=subprocess.STDOUT,
+                                   env={
+                                       **os.environ, 'OMP_NUM_THREADS': '1'
+                                   })
     try:
         wait_for(lambda: _is_ready(process, url, log), seconds=90)
         yield url

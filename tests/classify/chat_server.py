@@ -25,7 +25,10 @@ class ChatServer:
         requests: bodies of the chat requests.
     """
 
-    def __init__(self, models=('fake', ), api_key: Optional[str] = None, after_top_k: bool = False,
+    def __init__(self,
+                 models=('fake', ),
+                 api_key: Optional[str] = None,
+                 after_top_k: bool = False,
                  pieces=('是', '否'),
                  reply: Callable[[Dict[str, Any]], Optional[Reply]] = lambda body: None) -> None:
         self.requests: List[Dict[str, Any]] = []
@@ -99,12 +102,33 @@ def answer(body: Dict[str, Any], after_top_k: bool, pieces=('是', '否')) -> Di
     ranked = sorted([(share, pieces[0]), (1 - share, pieces[1]), (1e-9, 'x')], reverse=True)
     if after_top_k:
         ranked = ranked[:body['top_k']]
-    tokens = [{'token': name, 'bytes': list(name.encode()), 'logprob': math.log(probability)}
-              for probability, name in ranked[:body['top_logprobs']]]
+    tokens = [{
+        'token': name,
+        'bytes': list(name.encode()),
+        'logprob': math.log(probability)
+    } for probability, name in ranked[:body['top_logprobs']]]
     first = {**tokens[0], 'top_logprobs': tokens[1:]}
     return {
-        'id': '1', 'object': 'chat.completion', 'model': body['model'],
-        'choices': [{'index': 0, 'finish_reason': 'stop', 'logprobs': {'content': [first]},
-                     'message': {'role': 'assistant', 'content': '是' if share > 0.5 else '否'}}],
-        'usage': {'prompt_tokens': 70, 'completion_tokens': 1, 'total_tokens': 71}
+        'id':
+        '1',
+        'object':
+        'chat.completion',
+        'model':
+        body['model'],
+        'choices': [{
+            'index': 0,
+            'finish_reason': 'stop',
+            'logprobs': {
+                'content': [first]
+            },
+            'message': {
+                'role': 'assistant',
+                'content': '是' if share > 0.5 else '否'
+            }
+        }],
+        'usage': {
+            'prompt_tokens': 70,
+            'completion_tokens': 1,
+            'total_tokens': 71
+        }
     }

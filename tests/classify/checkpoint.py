@@ -13,7 +13,8 @@ HEAD = 'language_model.lm_head.weight'
 def write_yes_no_checkpoint(folder: Path) -> Path:
     """Random weights, but for the head: the rows of 是 and 否 are opposite and large, so that for
     nearly all images one of the two is the most probable token."""
-    tokenizer = build_tokenizer(['房间里有床吗？请只回答是或否。', 'Answer yes or no.'], 512,
+    tokenizer = build_tokenizer(['房间里有床吗？请只回答是或否。', 'Answer yes or no.'],
+                                512,
                                 single_tokens=('是', '否'))
     write_checkpoint(folder, 'tiny', dtype='float32', seed=5, tokenizer=tokenizer)
     weights = load_file(folder / 'model.safetensors')

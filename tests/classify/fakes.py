@@ -14,8 +14,17 @@ from lmdeploy_ext.classify.labels import Label, Labels
 from lmdeploy_ext.classify.row import Row
 
 YES_NO = Labels((Label('是', 11, b'\xe6\x98\xaf', 1), Label('否', 12, b'\xe5\x90\xa6', 1)))
-IDENTITY = {'model': {'path': 'm', 'fingerprint': 'f'}, 'prompt': 'p', 'labels': ['是', '否'],
-            'settings': {'max_new_tokens': 1}}
+IDENTITY = {
+    'model': {
+        'path': 'm',
+        'fingerprint': 'f'
+    },
+    'prompt': 'p',
+    'labels': ['是', '否'],
+    'settings': {
+        'max_new_tokens': 1
+    }
+}
 
 
 class FakeTokenizer:
@@ -36,7 +45,8 @@ class FakeEngine:
         keeps_pixels: as an engine in this process, or a client of a server.
     """
 
-    def __init__(self, concurrency: int = 4,
+    def __init__(self,
+                 concurrency: int = 4,
                  delay: Optional[Callable[[Question], float]] = None,
                  keeps_pixels: bool = True) -> None:
         self.concurrency = concurrency

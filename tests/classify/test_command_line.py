@@ -32,13 +32,21 @@ def images(tmp_path):
 
 
 def command(*options, imports=False):
-    return [sys.executable, *(['-X', 'importtime'] if imports else []), str(SCRIPT),
-            *map(str, options)]
+    return [
+        sys.executable, *(['-X', 'importtime'] if imports else []),
+        str(SCRIPT), *map(str, options)
+    ]
 
 
 def classify(*options, imports=False, **env):
-    return subprocess.run(command(*options, imports=imports), capture_output=True, text=True,
-                          timeout=120, env={**os.environ, **env})
+    return subprocess.run(command(*options, imports=imports),
+                          capture_output=True,
+                          text=True,
+                          timeout=120,
+                          env={
+                              **os.environ,
+                              **env
+                          })
 
 
 def refusal(*options, **env):
@@ -109,8 +117,15 @@ def test_an_output_of_something_else_or_of_another_run(images, tmp_path, folder)
     output.write_text('precious\n')
     options = asked(images, tmp_path, model=folder)
     assert 'is no result file of classify' in refusal(*options)
-    header = {'model': {'path': 'm', 'fingerprint': fingerprint(folder)}, 'prompt': 'other',
-              'labels': ['是', '否'], 'settings': {}}
+    header = {
+        'model': {
+            'path': 'm',
+            'fingerprint': fingerprint(folder)
+        },
+        'prompt': 'other',
+        'labels': ['是', '否'],
+        'settings': {}
+    }
     output.write_text(json.dumps({'lmdeploy_ext': header}) + '\n')
     before = output.read_bytes()
     said = refusal(*options)

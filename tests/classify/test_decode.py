@@ -31,8 +31,17 @@ def strict():
 
 
 @pytest.mark.parametrize('format_, mode', [
-    ('JPEG', 'RGB'), ('JPEG', 'L'), ('JPEG', 'CMYK'), ('PNG', 'RGBA'), ('PNG', 'P'), ('PNG', '1'),
-    ('PNG', 'I;16'), ('GIF', 'P'), ('WEBP', 'RGB'), ('BMP', 'RGB'), ('TIFF', 'RGB'),
+    ('JPEG', 'RGB'),
+    ('JPEG', 'L'),
+    ('JPEG', 'CMYK'),
+    ('PNG', 'RGBA'),
+    ('PNG', 'P'),
+    ('PNG', '1'),
+    ('PNG', 'I;16'),
+    ('GIF', 'P'),
+    ('WEBP', 'RGB'),
+    ('BMP', 'RGB'),
+    ('TIFF', 'RGB'),
 ])
 def test_pixels_are_those_of_pillows_conversion(format_, mode):
     if mode == 'I;16':

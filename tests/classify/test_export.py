@@ -12,8 +12,10 @@ from lmdeploy_ext.classify.result_file import ResultFile
 
 from .fakes import IDENTITY, row
 
-COLUMNS = ['id', 'path', 'label', 'p_是', 'p_否', 'text', 'input_tokens', 'output_tokens', 'seconds',
-           'error']
+COLUMNS = [
+    'id', 'path', 'label', 'p_是', 'p_否', 'text', 'input_tokens', 'output_tokens', 'seconds',
+    'error'
+]
 
 
 @pytest.fixture

@@ -80,7 +80,11 @@ def test_probabilities_sum_to_one_and_ignore_a_common_constant(values, constant)
 
 
 @pytest.mark.parametrize('text, expected', [
-    ('是', True), ('是的，有三张床', True), (' 是', True), ('不是', False), ('', False),
+    ('是', True),
+    ('是的，有三张床', True),
+    (' 是', True),
+    ('不是', False),
+    ('', False),
 ])
 def test_whether_a_text_follows_the_prompt(text, expected):
     assert begins_with_label(text, ('是', '否')) is expected

@@ -42,8 +42,12 @@ def images(tmp_path_factory):
 
 
 def command(images, output, *options):
-    return [sys.executable, str(SCRIPT), str(images), '--labels', '是,否', '--prompt', PROMPT,
-            '--output', str(output), '--concurrency', '4', *options]
+    return [
+        sys.executable,
+        str(SCRIPT),
+        str(images), '--labels', '是,否', '--prompt', PROMPT, '--output',
+        str(output), '--concurrency', '4', *options
+    ]
 
 
 def run(*args):

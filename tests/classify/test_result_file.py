@@ -37,8 +37,19 @@ def test_a_header_then_one_json_object_an_image(tmp_path):
     assert lines[-1] == '' and len(lines) == 5
     assert json.loads(lines[0]) == {'lmdeploy_ext': IDENTITY} and read_header(path) == IDENTITY
     assert json.loads(lines[1]) == {
-        'id': 'a', 'path': 'a', 'label': '是', 'probabilities': {'是': 0.75, '否': 0.25},
-        'text': '是', 'input_tokens': 70, 'output_tokens': 1, 'seconds': 0.25, 'error': None}
+        'id': 'a',
+        'path': 'a',
+        'label': '是',
+        'probabilities': {
+            '是': 0.75,
+            '否': 0.25
+        },
+        'text': '是',
+        'input_tokens': 70,
+        'output_tokens': 1,
+        'seconds': 0.25,
+        'error': None
+    }
     assert json.loads(lines[2])['label'] is None and '房间' in lines[2]
     assert list(read_rows(path)) == rows
 
@@ -53,7 +64,8 @@ def test_a_row_can_be_read_as_soon_as_it_is_appended(tmp_path):
 
 @given(st.lists(st.tuples(TEXTS, TEXTS, st.booleans()), max_size=6, unique_by=lambda row: row[0]),
        st.data())
-@settings(max_examples=150, deadline=None,
+@settings(max_examples=150,
+          deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_cut_anywhere_and_resumed_it_is_the_same_file(tmp_path_factory, texts, data):
     rows = [row(id_, error=text if failed else None, text=text) for id_, text, failed in texts]
@@ -91,8 +103,8 @@ def test_rows_with_errors_are_tried_again_on_request_only(tmp_path):
     assert tally.errors == 1
     tally = write(path, [row('a'), row('b'), row('c')], retry_errors=True)
     assert (tally.rows, tally.errors) == (3, 0)
-    assert [(each.id, each.error) for each in read_rows(path)] == [
-        ('a', None), ('c', None), ('b', None)]
+    assert [(each.id, each.error) for each in read_rows(path)] == [('a', None), ('c', None),
+                                                                   ('b', None)]
     assert os.listdir(tmp_path) == ['rows.jsonl']
 
 
@@ -114,11 +126,26 @@ def test_overwriting_starts_anew(tmp_path):
 
 
 @pytest.mark.parametrize('changed, message', [
-    ({'prompt': 'q'}, 'prompt: "p" there, "q" here'),
-    ({'labels': ['是', '不']}, r'labels: \["是", "否"\] there, \["是", "不"\] here'),
-    ({'model': {'path': 'm', 'fingerprint': 'g'}}, 'model.fingerprint: "f" there, "g" here'),
-    ({'settings': {'max_new_tokens': 2}}, 'settings.max_new_tokens: 1 there, 2 here'),
-    ({'settings': {}}, 'settings.max_new_tokens: 1 there, null here'),
+    ({
+        'prompt': 'q'
+    }, 'prompt: "p" there, "q" here'),
+    ({
+        'labels': ['是', '不']
+    }, r'labels: \["是", "否"\] there, \["是", "不"\] here'),
+    ({
+        'model': {
+            'path': 'm',
+            'fingerprint': 'g'
+        }
+    }, 'model.fingerprint: "f" there, "g" here'),
+    ({
+        'settings': {
+            'max_new_tokens': 2
+        }
+    }, 'settings.max_new_tokens: 1 there, 2 here'),
+    ({
+        'settings': {}
+    }, 'settings.max_new_tokens: 1 there, null here'),
 ])
 def test_rows_of_another_run_are_not_mixed_in(tmp_path, changed, message):
     path = tmp_path / 'rows.jsonl'
@@ -161,8 +188,14 @@ def test_the_lock_of_a_killed_run_is_gone(tmp_path):
 
 
 @pytest.mark.parametrize('content', [
-    b'hello\n', b'{"id": "a", "image": "b"}\n', b'[1]\n', b'{"lmdeploy_ext": 1}\n', b'id,label\n',
-    b'half a line', b'\xff\xd8\xff\xe0', b'null\n',
+    b'hello\n',
+    b'{"id": "a", "image": "b"}\n',
+    b'[1]\n',
+    b'{"lmdeploy_ext": 1}\n',
+    b'id,label\n',
+    b'half a line',
+    b'\xff\xd8\xff\xe0',
+    b'null\n',
 ])
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, content):
     path = tmp_path / 'rows.jsonl'

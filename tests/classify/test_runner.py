@@ -88,7 +88,9 @@ def test_identical_files_are_computed_once_one_after_another_and_at_once(tmp_pat
         (folder / f'{number:02}.jpg').write_bytes(jpeg(number % 3))
     engine = FakeEngine(concurrency=8, delay=lambda question: 0.01)
     reused = []
-    classify(FolderSource(folder), tmp_path / 'out.jsonl', engine,
+    classify(FolderSource(folder),
+             tmp_path / 'out.jsonl',
+             engine,
              on_completion=lambda completion: reused.append(completion.reused))
     assert len(engine.questions) == 3
     assert sum(reused) == 21
@@ -100,26 +102,35 @@ def test_identical_files_are_computed_once_one_after_another_and_at_once(tmp_pat
 
 def test_the_same_image_with_another_question_is_computed_again(tmp_path):
     path = write_images(tmp_path, 1)[0]
-    items = [Item('a', str(path), prompt='one?'), Item('b', str(path), prompt='two?'),
-             Item('c', str(path), prompt='one?', options={'max_dynamic_patch': 3}),
-             Item('d', str(path), prompt='one?')]
+    items = [
+        Item('a', str(path), prompt='one?'),
+        Item('b', str(path), prompt='two?'),
+        Item('c', str(path), prompt='one?', options={'max_dynamic_patch': 3}),
+        Item('d', str(path), prompt='one?')
+    ]
     engine, _ = classify(ListSource(items), tmp_path / 'out.jsonl', FakeEngine(concurrency=1),
                          RunSettings(max_dynamic_patch=2))
     asked = [(question.prompt, question.options) for question in engine.questions]
-    assert asked == [('one?', {'max_dynamic_patch': 2}), ('two?', {'max_dynamic_patch': 2}),
-                     ('one?', {'max_dynamic_patch': 3})]
+    assert asked == [('one?', {
+        'max_dynamic_patch': 2
+    }), ('two?', {
+        'max_dynamic_patch': 2
+    }), ('one?', {
+        'max_dynamic_patch': 3
+    })]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 0.001, 0.004])), max_size=40),
        st.integers(1, 5), st.integers(0, 40))
-@settings(max_examples=25, deadline=None,
+@settings(max_examples=25,
+          deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_order_and_reuse_hold_for_any_copies_delays_and_resumption(tmp_path_factory, images,
                                                                    concurrency, already):
     folder = tmp_path_factory.mktemp('any')
     paths = write_images(folder / 'in', 6)
-    source = ListSource([Item(f'{number}', str(paths[image]))
-                         for number, (image, _) in enumerate(images)])
+    source = ListSource(
+        [Item(f'{number}', str(paths[image])) for number, (image, _) in enumerate(images)])
     classify(ListSource(source.items[:already]), folder / 'out.jsonl')
     delays = [delay for _, delay in images]
     engine = FakeEngine(concurrency, lambda question: delays[len(engine.questions) - 1])
@@ -199,7 +210,9 @@ def test_ctrl_c_ends_the_run_and_keeps_the_rows(tmp_path):
     write_images(tmp_path / 'in', 40)
     engine = FakeEngine(concurrency=2, delay=lambda question: 0.01)
     with pytest.raises(KeyboardInterrupt):
-        classify(FolderSource(tmp_path / 'in'), tmp_path / 'out.jsonl', engine,
+        classify(FolderSource(tmp_path / 'in'),
+                 tmp_path / 'out.jsonl',
+                 engine,
                  on_completion=interrupt)
     assert 5 <= len(list(read_rows(tmp_path / 'out.jsonl'))) < 40
     assert engine.in_flight == 0
@@ -209,7 +222,9 @@ def test_completions_tell_when_each_image_was_admitted_and_answered(tmp_path):
     write_images(tmp_path / 'in', 4)
     completions = []
     engine = FakeEngine(concurrency=1, delay=lambda question: 0.02)
-    classify(FolderSource(tmp_path / 'in'), tmp_path / 'out.jsonl', engine,
+    classify(FolderSource(tmp_path / 'in'),
+             tmp_path / 'out.jsonl',
+             engine,
              on_completion=completions.append)
     for before, after in zip(completions, completions[1:]):
         assert before.started < before.finished <= after.started
@@ -220,6 +235,8 @@ def test_the_window_is_bounded_behind_a_slow_image(tmp_path):
     write_images(tmp_path / 'in', 60)
     engine = FakeEngine(2, lambda question: 0.3 if len(engine.questions) == 1 else 0.0)
     asked_when_first_was_written = []
-    classify(FolderSource(tmp_path / 'in'), tmp_path / 'out.jsonl', engine,
+    classify(FolderSource(tmp_path / 'in'),
+             tmp_path / 'out.jsonl',
+             engine,
              on_completion=lambda _: asked_when_first_was_written.append(len(engine.questions)))
     assert asked_when_first_was_written[0] <= 8

@@ -51,19 +51,36 @@ def test_a_server_gives_the_same_rows_as_an_engine_in_this_process(tmp_path):
 def test_what_is_sent_is_the_file_itself_and_a_greedy_request(tmp_path):
     data = jpeg(3)
     (tmp_path / 'a.jpg').write_bytes(data)
-    item = Item('a', str(tmp_path / 'a.jpg'), prompt='A bed?', system='Be brief.',
+    item = Item('a',
+                str(tmp_path / 'a.jpg'),
+                prompt='A bed?',
+                system='Be brief.',
                 options={'detail': 'low'})
     with ChatServer(api_key='secret') as server:
-        ask(server, ListSource([item]), tmp_path,
-            RunSettings(max_new_tokens=3, max_dynamic_patch=6), api_key='secret')
+        ask(server,
+            ListSource([item]),
+            tmp_path,
+            RunSettings(max_new_tokens=3, max_dynamic_patch=6),
+            api_key='secret')
     request, = server.requests
-    assert request['messages'] == [
-        {'role': 'system', 'content': 'Be brief.'},
-        {'role': 'user', 'content': [
-            {'type': 'text', 'text': 'A bed?'},
-            {'type': 'image_url', 'image_url': {
+    assert request['messages'] == [{
+        'role': 'system',
+        'content': 'Be brief.'
+    }, {
+        'role':
+        'user',
+        'content': [{
+            'type': 'text',
+            'text': 'A bed?'
+        }, {
+            'type': 'image_url',
+            'image_url': {
                 'url': 'data:image/jpeg;base64,' + base64.b64encode(data).decode(),
-                'detail': 'low', 'max_dynamic_patch': 6}}]}]
+                'detail': 'low',
+                'max_dynamic_patch': 6
+            }
+        }]
+    }]
     assert (request['model'], request['max_tokens'], request['top_k']) == ('fake', 3, 1)
     assert request['logprobs'] is True and request['top_logprobs'] == 64
 
@@ -90,14 +107,37 @@ def test_a_passing_failure_is_tried_again(tmp_path, status):
 
 
 @pytest.mark.parametrize('status, body, message', [
-    (500, {'detail': 'oops'}, 'the server answered 500: oops'),
-    (400, {'object': 'error', 'message': 'too long'}, 'the server answered 400: too long'),
-    (200, {'choices': [{'finish_reason': 'error'}], 'usage': {'completion_tokens': 0}},
-     'the engine reported an internal error'),
-    (200, {'choices': [{'finish_reason': 'length'}], 'usage': {'completion_tokens': 0}},
-     'more tokens than a session may'),
-    (200, {'choices': [{'finish_reason': 'stop'}], 'usage': {'completion_tokens': 0}},
-     'ended its answer before the first token'),
+    (500, {
+        'detail': 'oops'
+    }, 'the server answered 500: oops'),
+    (400, {
+        'object': 'error',
+        'message': 'too long'
+    }, 'the server answered 400: too long'),
+    (200, {
+        'choices': [{
+            'finish_reason': 'error'
+        }],
+        'usage': {
+            'completion_tokens': 0
+        }
+    }, 'the engine reported an internal error'),
+    (200, {
+        'choices': [{
+            'finish_reason': 'length'
+        }],
+        'usage': {
+            'completion_tokens': 0
+        }
+    }, 'more tokens than a session may'),
+    (200, {
+        'choices': [{
+            'finish_reason': 'stop'
+        }],
+        'usage': {
+            'completion_tokens': 0
+        }
+    }, 'ended its answer before the first token'),
 ])
 def test_a_request_that_fails_is_an_error_row(tmp_path, status, body, message):
     write_images(tmp_path / 'in', 3)
