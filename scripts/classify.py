@@ -40,6 +40,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     except (ClassifyError, PatchError, SettingError) as error:
         print(f'classify: {error}', file=sys.stderr)
         return WRONG
+    except KeyboardInterrupt:
+        print('classify: interrupted before the first image', file=sys.stderr)
+        return INTERRUPTED
     if not args.quiet:
         print(summary, file=sys.stderr)
     if summary.interrupted:

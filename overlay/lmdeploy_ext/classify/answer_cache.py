@@ -2,6 +2,7 @@
 import asyncio
 import hashlib
 import json
+import logging
 import sqlite3
 from dataclasses import asdict
 from typing import Awaitable, Callable, Dict, Optional, Tuple
@@ -9,6 +10,7 @@ from typing import Awaitable, Callable, Dict, Optional, Tuple
 from .item import Item
 from .row import Verdict
 
+_LOGGER = logging.getLogger('lmdeploy_ext')
 _MEMORY_KIB = 16 << 10
 
 
@@ -67,5 +69,9 @@ class VerdictCache:
         return None if found is None else Verdict(**json.loads(found[0]))
 
     def _store(self, key: bytes, verdict: Verdict) -> None:
-        self._database.execute('INSERT INTO verdicts VALUES (?, ?)',
-                               (key, json.dumps(asdict(verdict))))
+        try:
+            self._database.execute('INSERT INTO verdicts VALUES (?, ?)',
+                                   (key, json.dumps(asdict(verdict))))
+        except sqlite3.OperationalError as error:
+            # the disk for temporary files is full: then copies are computed again
+            _LOGGER.warning('cannot keep a verdict for identical images: %s', error)

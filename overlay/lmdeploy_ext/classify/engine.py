@@ -1,5 +1,6 @@
 """What an engine is: it answers one image at a time, many at once, on an event loop of its own."""
 import asyncio
+import concurrent.futures
 import threading
 from dataclasses import dataclass
 from typing import Any, Coroutine, Dict, Mapping, Optional, Protocol, TypeVar, Union
@@ -7,7 +8,7 @@ from typing import Any, Coroutine, Dict, Mapping, Optional, Protocol, TypeVar, U
 from .decode import Picture
 
 T = TypeVar('T')
-_CLEAN_UP_SECONDS = 10
+_CLEAN_UP_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,16 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Cancel what still runs, LMDeploy's own loops included, and stop the thread."""
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self.loop).result()
+        """Cancel what still runs, LMDeploy's own loops included, and stop the thread.
+
+        A thread that does not listen, since it is loading a model, is left to end with the
+        process.
+        """
+        cancelled = asyncio.run_coroutine_threadsafe(_cancel_others(), self.loop)
+        try:
+            cancelled.result(2 * _CLEAN_UP_SECONDS)
+        except concurrent.futures.TimeoutError:
+            return
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()

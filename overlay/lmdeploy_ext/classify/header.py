@@ -94,10 +94,13 @@ def commit() -> Optional[str]:
     if shutil.which('git') is None:
         return None
     folder = str(Path(__file__).resolve().parent)
-    done = subprocess.run(['git', '-C', folder, 'rev-parse', 'HEAD'],
-                          capture_output=True,
-                          text=True,
-                          timeout=_GIT_TIMEOUT)
+    try:
+        done = subprocess.run(['git', '-C', folder, 'rev-parse', 'HEAD'],
+                              capture_output=True,
+                              text=True,
+                              timeout=_GIT_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 
