@@ -1,8 +1,7 @@
 """Checkpoints of random weights and the loop that engines run in. LMDeploy is patched here."""
-import lmdeploy_ext.autopatch  # noqa: F401  before anything imports LMDeploy
-
 import pytest
 
+import lmdeploy_ext.autopatch  # noqa: F401  before anything imports LMDeploy
 from lmdeploy_ext.models import register
 from lmdeploy_ext.models.checkpoint import write_checkpoint
 from tests.parity.loops import loop  # noqa: F401  a fixture

@@ -1,4 +1,3 @@
 """LMDeploy is patched in this process."""
 import lmdeploy_ext.autopatch  # noqa: F401  before anything imports LMDeploy
-
 from tests.parity.loops import loop  # noqa: F401  a fixture

@@ -48,7 +48,8 @@ def test_weights_and_cache_are_float32_and_it_is_said_once(checkpoint, caplog):
     caches = [cache for layer in agent.cache_engine.gpu_cache for cache in layer]
     assert {(len(c), c.dtype, bool(c.any())) for c in caches} == {(20, torch.float32, False)}
     said = [r.getMessage() for r in caplog.records if 'float32' in r.getMessage()]
-    assert said == [f'{checkpoint} is torch.bfloat16; the CPU backend computes in torch.float32']
+    assert said == [f'{checkpoint} is stored as torch.bfloat16; '
+                    'the CPU backend computes in torch.float32']
 
 
 def test_the_setting_sizes_the_cache(checkpoint, monkeypatch):

@@ -5,7 +5,7 @@ import traceback
 import pytest
 import torch
 
-from lmdeploy_ext.pytorch.retarget import RetargetError, Rules, TO_CPU, TO_FP32, retarget
+from lmdeploy_ext.pytorch.retarget import TO_CPU, TO_FP32, RetargetError, Rules, retarget
 
 LEVEL = 1
 

@@ -11,6 +11,7 @@ from lmdeploy.pytorch.backends import get_backend
 from lmdeploy.pytorch.config import BackendConfig, CacheConfig, ModelConfig
 from lmdeploy.pytorch.devices import DeviceContext, get_device_manager
 from lmdeploy.pytorch.engine.model_agent import AutoModelAgent, BaseModelAgent, model_forward
+from transformers import AutoConfig
 
 from lmdeploy_ext.config import Settings
 
@@ -47,6 +48,9 @@ class KVCache:
                  settings: Settings) -> 'KVCache':
         """Choose the number of blocks, unless the user did, and allocate them.
 
+        A sliding window is left to the attention: `cache_config.window_size` would make upstream
+        drop blocks, too many of them where a block is smaller than what it allocates ahead.
+
         Raises:
             RuntimeError: the memory holds less than 16 blocks.
         """
@@ -55,7 +59,6 @@ class KVCache:
             values = sum(int(np.prod(shape)) for shape in shapes)
             block_bytes = model_config.num_layers * values * model_config.dtype.itemsize
             cache_config.num_gpu_blocks = count_blocks(block_bytes, settings)
-        cache_config.window_size = model_config.sliding_window
         layers = [tuple(_zeros(cache_config.num_gpu_blocks, shape) for shape in shapes)
                   for _ in range(model_config.num_layers)]
         return cls(cache_config, model_config, layers)
@@ -126,17 +129,17 @@ class CpuModelAgent(BaseModelAgent):
         chunks = [inputs]
         if inputs.input_ids.numel() > limit:  # then it is one sequence
             chunks = inputs.split(limit, self.cache_config.block_size)
-        outputs = []
+        outputs = []  # of each chunk [1, tokens or sequences, vocabulary or hidden]
         for chunk in chunks:
             output = _forward(self.patched_model, chunk, self.cache_engine, world_size=1)
-            # logits in 0.6.0, hidden states later
-            ((kind, values), ) = output.items()
+            is_hidden = 'hidden_states' in output  # since 0.6.1; before that logits
+            values = output['hidden_states' if is_hidden else 'logits']
             if not all_positions and not inputs.is_decoding:
                 values = values[:, chunk.seq_length.cumsum(0) - 1]
             outputs.append(values)
         values = torch.cat(outputs, 1) if all_positions else outputs[-1]
         with torch.no_grad():  # not inference_mode: upstream's sampling writes to the logits
-            return (values if kind == 'logits' else self.get_logits(values)).float()
+            return (self.get_logits(values) if is_hidden else values).float()
 
 
 def build_cpu_model_agent(model_path: str, cache_config: CacheConfig,
@@ -148,10 +151,11 @@ def build_cpu_model_agent(model_path: str, cache_config: CacheConfig,
         UnsupportedOnCpu: the model needs a GPU.
         RuntimeError: there is no memory for the KV cache.
     """
+    hf_config = AutoConfig.from_pretrained(model_path, trust_remote_code=trust_remote_code)
+    refuse_unsupported_model(hf_config)
     model_config = ModelConfig.from_pretrained(model_path, trust_remote_code=trust_remote_code)
-    refuse_unsupported_model(model_config.hf_config)
-    logger.info('%s is %s; the CPU backend computes in torch.float32', model_path,
-                model_config.dtype)
+    logger.info('%s is stored as %s; the CPU backend computes in torch.float32', model_path,
+                hf_config.torch_dtype)
     model_config.dtype = model_config.hf_config.torch_dtype = torch.float32
     model_config.custom_module_map = custom_module_map
     return CpuModelAgent(model_path, model_config, cache_config, backend_config,

@@ -9,6 +9,7 @@ NEEDS_GPU = {
     'MixtralForCausalLM': _MOE,
     'MllamaForConditionalGeneration': 'cross attention',
     'PhiMoEForCausalLM': _MOE,
+    'QWenLMHeadModel': 'first Qwen (LMDeploy asks the CUDA driver for its dtype)',
     'Qwen2MoeForCausalLM': _MOE,
 }
 VISION_ARCHITECTURE = 'InternVLChatModel'

@@ -9,6 +9,10 @@ from lmdeploy_ext.config import Settings
 GIB = 1 << 30
 DEFAULT_GIB = 4
 MIN_BLOCKS = 16  # as upstream wants on a GPU
+# where control groups are mounted, and in the folder of each: limit, use, unused page cache
+_VERSION_1 = ('sys/fs/cgroup/memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes',
+              'total_inactive_file')
+_VERSION_2 = ('sys/fs/cgroup', 'memory.max', 'memory.current', 'inactive_file')
 
 
 def count_blocks(block_bytes: int, settings: Settings, free: Optional[int] = None) -> int:
@@ -52,21 +56,15 @@ def _left_in_control_groups(root: Path) -> Iterator[int]:
     """
     for line in _read(root / 'proc/self/cgroup').splitlines():
         _, controllers, path = line.split(':', 2)
-        if not controllers:  # version 2
-            mount, limit, used, cache = 'sys/fs/cgroup', 'memory.max', 'memory.current', ''
-        elif 'memory' in controllers.split(','):  # version 1
-            mount, limit, used, cache = ('sys/fs/cgroup/memory', 'memory.limit_in_bytes',
-                                         'memory.usage_in_bytes', 'total_')
-        else:
+        if controllers and 'memory' not in controllers.split(','):
             continue
+        mount, limit, used, unused = _VERSION_1 if controllers else _VERSION_2
         group = Path(path.strip('/'))
-        for folder in [group, *group.parents]:
-            folder = root / mount / folder
+        for folder in (root / mount / part for part in [group, *group.parents]):
             maximum = _read(folder / limit).strip()
             if maximum.isdecimal():
                 stat = dict(row.split() for row in _read(folder / 'memory.stat').splitlines())
-                idle = int(stat.get(f'{cache}inactive_file', 0))
-                yield int(maximum) - int(_read(folder / used)) + idle
+                yield int(maximum) - int(_read(folder / used)) + int(stat.get(unused, 0))
 
 
 def _read(path: Path) -> str:

@@ -17,7 +17,10 @@ from .retarget import TO_FP32, retarget
 
 
 class CpuInternVLVision(InternVLVisionModel):
-    """Upstream's class with `half` read as `float`."""
+    """Upstream's class with `half` read as `float`.
+
+    These are copies: a patch of the originals does not reach them.
+    """
 
     build_model = retarget(InternVLVisionModel.build_model, TO_FP32)
     _forward_v1_5 = retarget(InternVLVisionModel._forward_v1_5, TO_FP32)
