@@ -67,24 +67,17 @@ def score(folder: RunFolder, target_recall: Optional[float] = None) -> Dict[str,
         for name, env in run['variants'].items()
     ]
     with_rows = [variant for variant in variants if variant.images]
+    splits = (settings['test_split'], settings['calibration_split'])
     report = {
-        'name':
-        folder.path.resolve().name,
-        'scored':
-        datetime.now(timezone.utc).isoformat(timespec='seconds'),
-        'provenance':
-        run['provenance'],
-        'settings':
-        settings,
-        'images': {
-            split: _count(images, split, settings['positive'])
-            for split in (settings['test_split'], settings['calibration_split'])
-        },
+        'name': folder.path.resolve().name,
+        'scored': datetime.now(timezone.utc).isoformat(timespec='seconds'),
+        'provenance': run['provenance'],
+        'resumed': run['resumed'],
+        'settings': settings,
+        'images': {split: _count(images, split, settings['positive']) for split in splits},
         'variants': [asdict(variant) for variant in variants],
-        'comparisons': [
-            asdict(_compare(folder, settings, images, with_rows[0], variant))
-            for variant in with_rows[1:]
-        ],
+        'comparisons': [asdict(_compare(folder, settings, images, with_rows[0], variant))
+                        for variant in with_rows[1:]],
     }
     write_json(folder.report_file, report)
     return folder.read_report()

@@ -1,9 +1,12 @@
 """A run folder as the predicting processes leave it, without any model."""
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lmdeploy_ext.eval import runner
 from lmdeploy_ext.eval.provenance import provenance, write_json
 from lmdeploy_ext.eval.run_folder import LabelledImage, RunFolder
 
@@ -128,3 +131,14 @@ def finished_run(empty_run):
         versions = {'python': '3.11.7', 'lmdeploy': '0.6.0', 'torch': '2.3.1'}
         write_json(folder.variant(name).process_file, {'versions': versions, 'patches': patches})
     return folder
+
+
+FAKE_WORKER = Path(__file__).with_name('fake_worker.py')
+
+
+@pytest.fixture
+def fake_worker(monkeypatch):
+    """Variants are answered by fake_worker.py."""
+    monkeypatch.setenv('PYTHONPATH', str(Path(__file__).parents[2]))
+    monkeypatch.setattr(runner, 'worker_command', lambda folder, variant, number: [
+        sys.executable, str(FAKE_WORKER), str(folder.path), variant.name, str(number)])

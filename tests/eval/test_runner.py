@@ -21,17 +21,6 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def fake_worker(monkeypatch):
-    """Variants are answered by the fake."""
-    monkeypatch.setenv('PYTHONPATH', str(ROOT))
-    monkeypatch.setattr(
-        runner, 'worker_command', lambda folder, variant, number:
-        [sys.executable, str(FAKE),
-         str(folder.path), variant.name,
-         str(number)])
-
-
-@pytest.fixture
 def inputs(tmp_path):
     """Flags of `run`: a model folder and a manifest of 24 test and 8 calibration images."""
     model = tmp_path / 'model'
