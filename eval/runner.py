@@ -20,6 +20,7 @@ from .variants import Variant
 
 POLL_SECONDS = 0.25
 STOP_SECONDS = 30
+LOG_SECONDS = 15
 
 
 def evaluate(settings: EvalSettings,
@@ -103,17 +104,40 @@ def worker_command(folder: RunFolder, variant: Variant, number: int) -> List[str
 def _watch(process: 'subprocess.Popen[bytes]', times: Path, name: str, total: int,
            progress: bool) -> None:
     """Wait for the process; show the lines of its times file as they come."""
-    read = times.stat().st_size if times.is_file() else 0
-    done = times.read_bytes().count(b'\n') if times.is_file() else 0
-    with tqdm(total=total, initial=done, desc=name, unit='image', disable=not progress) as bar:
-        while process.poll() is None:
-            time.sleep(POLL_SECONDS)
-            if times.is_file():
-                with open(times, 'rb') as file:
-                    file.seek(read)
-                    new = file.read()
-                read += len(new)
-                bar.update(new.count(b'\n'))
+    lines = _NewLines(times)
+    # A log file wants a line now and then, not ten a second.
+    interval = 0.1 if sys.stderr.isatty() else LOG_SECONDS
+    with tqdm(total=total,
+              initial=lines.count(),
+              desc=name,
+              unit='image',
+              disable=not progress,
+              mininterval=interval,
+              maxinterval=interval) as bar:
+        running = True
+        while running:
+            # Asked before the lines are counted, so that the last ones are.
+            running = process.poll() is None
+            bar.update(lines.count())
+            if running:
+                time.sleep(POLL_SECONDS)
+
+
+class _NewLines:
+    """Counts lines that another process appends to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
+
+    def count(self) -> int:
+        """Lines since the last call."""
+        if not self._path.is_file():
+            return 0
+        with open(self._path, 'rb') as file:
+            file.seek(self._offset)
+            new = file.read()
+        self._offset += len(new)
+        return new.count(b'\n')
 
 
 def _stop(process: 'subprocess.Popen[bytes]') -> None:
