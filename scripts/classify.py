@@ -114,7 +114,7 @@ def _add_input_options(group: argparse._ArgumentGroup) -> None:
                        help='try images again that have an error row')
     group.add_argument('--overwrite',
                        action='store_true',
-                       help='throw away an existing result file')
+                       help='throw away the result file that is there')
     group.add_argument('--csv', type=Path, metavar='FILE', help='write the rows as CSV too')
     group.add_argument('--parquet',
                        type=Path,

@@ -134,6 +134,16 @@ def test_an_output_of_something_else_or_of_another_run(images, tmp_path, folder)
     assert output.read_bytes() == before
 
 
+@pytest.mark.parametrize('option', ['--output', '--csv'])
+def test_an_output_that_would_take_the_place_of_the_input(tmp_path, folder, option):
+    write_images(tmp_path, 1)
+    manifest = tmp_path / 'm.csv'
+    manifest.write_text('image\n00000.jpg\n')
+    said = refusal(*asked(manifest, tmp_path, option, manifest, '--overwrite', model=folder))
+    assert f'{manifest} is named twice, as input or output' in said
+    assert manifest.read_text() == 'image\n00000.jpg\n'
+
+
 def test_wrong_settings(images, tmp_path, folder):
     options = asked(images, tmp_path, model=folder)
     said = refusal(*options, '--backend', 'turbomind', '--device', 'cpu')

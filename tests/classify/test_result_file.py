@@ -200,8 +200,9 @@ def test_the_lock_of_a_killed_run_is_gone(tmp_path):
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, content):
     path = tmp_path / 'rows.jsonl'
     path.write_bytes(content)
-    with pytest.raises(OutputError, match='is no result file of classify'):
-        ResultFile(path, IDENTITY)
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match='is no result file of classify'):
+            ResultFile(path, IDENTITY, overwrite=overwrite)
     assert path.read_bytes() == content
 
 

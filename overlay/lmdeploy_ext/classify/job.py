@@ -8,7 +8,7 @@ from lmdeploy_ext import patching
 
 from . import header
 from .engine import Engine
-from .errors import EngineError
+from .errors import EngineError, OutputError
 from .export import EXPORTS, check_writable
 from .labels import Labels, check_names, resolve_labels
 from .pipeline_engine import PipelineEngine, PipelineSettings
@@ -82,8 +82,7 @@ def execute(job: Job,
     check_names(job.labels)
     target = _Target.of(job.engine)
     inventory = check_source(source, job.allow_missing, need_prompt=not job.run.prompt)
-    for _, path in job.exports:
-        check_writable(path)
+    _check_paths(job, source)
     identity = header.identity(target.model, job.run.prompt, job.labels, {
         **target.engine.settings(),
         **_run_settings(job.run)
@@ -158,6 +157,19 @@ class _Target:
         if isinstance(self.engine, ServerEngine):
             return None
         return {row['name']: row['state'] for row in patching.status()}
+
+
+def _check_paths(job: Job, source: Source) -> None:
+    """Check that the exports can be written, and that no output takes the input's place."""
+    named = [Path(source.name), job.output, *(path for _, path in job.exports)]
+    resolved = [path.resolve() for path in named]
+    for number, path in enumerate(resolved):
+        if path in resolved[:number]:
+            raise OutputError(
+                f'{named[number]} is named twice, as input or output; choose another '
+                f'path for one of them')
+    for _, path in job.exports:
+        check_writable(path)
 
 
 def _check_model(folder: str) -> None:

@@ -30,7 +30,7 @@ class ResultFile:
     Args:
         path: created where it does not exist, its folder too.
         identity: see `header.identity`.
-        overwrite: throw away what is there.
+        overwrite: throw away the result file that is there; a file of another kind is safe.
         retry_errors: throw away the error rows that are there, so that their images are tried
             again.
 
@@ -54,19 +54,18 @@ class ResultFile:
         self._end = 0  # offset behind the last whole line that is kept
         self._drop_errors = False
         try:
-            if not overwrite:
-                self._take_up(identity, retry_errors)
+            self._take_up(identity, overwrite, retry_errors)
         except BaseException:
             self.close()
             raise
 
-    def _take_up(self, identity: Mapping[str, Any], retry_errors: bool) -> None:
+    def _take_up(self, identity: Mapping[str, Any], overwrite: bool, retry_errors: bool) -> None:
         """Check the header and count the rows that are there."""
         with open_result(self.path) as file:
-            header, self._end = scan_header(self.path, file)
-            if header is None:
+            header, end = scan_header(self.path, file)
+            if header is None or overwrite:
                 return
-            self._has_header = True
+            self._has_header, self._end = True, end
             found = differences(header, identity)
             if found:
                 raise OutputError(f'{self.path} holds rows of another run ({"; ".join(found)}); '
