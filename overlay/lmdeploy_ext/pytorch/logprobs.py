@@ -86,7 +86,8 @@ def _settle(step: _Step, chosen: torch.Tensor) -> _Step:
     """The step with its choice, which frees the row of the vocabulary."""
     if step.chosen is not None:
         return step
-    return _Step(step.top, None, (chosen, step.row[chosen]))
+    # gather, since indexing would wait for a GPU
+    return _Step(step.top, None, (chosen, step.row.gather(0, chosen.reshape(1))[0]))
 
 
 def _record(step: _Step, token_id: int) -> Dict[int, float]:
