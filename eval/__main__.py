@@ -46,7 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
         **given, 'labels': labels,
         'positive': arguments.positive or labels[0]
     })
-    variants = parse_variants(arguments.variants, has_gpu=bool(gpus()))
+    variants = parse_variants(arguments.variants, settings.device != 'cpu' and bool(gpus()))
     report = evaluate(settings,
                       variants,
                       arguments.out,

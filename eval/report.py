@@ -63,7 +63,8 @@ def summary(report: Mapping[str, Any]) -> str:
         '  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows
     ]
     lines.insert(1, '  '.join('-' * width for width in widths))
-    return '\n'.join(lines + ['', *sentences(report)])
+    told = sentences(report)
+    return '\n'.join(lines + ([''] + told if told else []))
 
 
 def sentences(report: Mapping[str, Any]) -> List[str]:

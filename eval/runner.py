@@ -1,5 +1,6 @@
 """Run every variant in a process of its own, then score: what `run` does."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -157,5 +158,7 @@ def _reason(own: VariantFolder, code: int, started_at: int) -> str:
         log.seek(started_at)
         lines = log.read().decode('utf-8', 'replace').strip().splitlines()
     last = lines[-1].strip() if lines else 'it printed nothing'
+    # Of `package.module.SomeError: message` in a traceback, the module says nothing to a user.
+    last = re.sub(r'^(\w+\.)+(?=\w+: )', '', last)
     end = signal.Signals(-code).name if code < 0 else f'exit code {code}'
     return f'{last} ({end}; see {own.log_file})'

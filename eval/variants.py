@@ -4,11 +4,13 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Tuple
 
-from lmdeploy_ext.config import PREFIX
+from lmdeploy_ext.patching import PatchError
+from lmdeploy_ext.patching.catalogue import discover
+from lmdeploy_ext.patching.selection import VARIABLE as PATCHES
+from lmdeploy_ext.patching.selection import select
 
 from .errors import EvalError
 
-PATCHES = PREFIX + 'PATCHES'
 _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]*')
 _ASSIGNMENT = re.compile(r'([A-Z_][A-Z0-9_]*)=(.*)', re.DOTALL)
 
@@ -40,7 +42,7 @@ def parse_variants(text: str, has_gpu: bool) -> Tuple[Variant, ...]:
     In a value `+` stands for a comma: `mine:LMDEPLOY_EXT_PATCHES=cpu+-some_patch`.
 
     Raises:
-        EvalError: no variant, an unknown one, a name twice, or a wrong assignment.
+        EvalError: no variant, an unknown one, a name twice, a wrong assignment, or no such patch.
     """
     variants = [
         _parse_one(item.strip(), built_in(has_gpu)) for item in text.split(',') if item.strip()
@@ -52,7 +54,17 @@ def parse_variants(text: str, has_gpu: bool) -> Tuple[Variant, ...]:
         if names.count(name) > 1:
             raise EvalError(
                 f'the variant {name} stands twice in --variants {text!r}; give each its own name')
+    for variant in variants:
+        _check_patches(variant)
     return tuple(variants)
+
+
+def _check_patches(variant: Variant) -> None:
+    """Check a variant's patches now, not after the variants before it have run."""
+    try:
+        select(dict(variant.env)[PATCHES], discover())
+    except PatchError as error:
+        raise EvalError(f'variant {variant.name}: {error}') from error
 
 
 def _parse_one(item: str, known: Dict[str, Variant]) -> Variant:

@@ -26,8 +26,8 @@ def test_stock_with_a_gpu_is_upstream_alone():
 
 
 def test_own_variants():
-    assert env('patched, mine:LMDEPLOY_EXT_PATCHES=all+-tiles:OMP_NUM_THREADS=1')['mine'] == {
-        'LMDEPLOY_EXT_PATCHES': 'all,-tiles',
+    assert env('patched, mine:LMDEPLOY_EXT_PATCHES=all+-cpu:OMP_NUM_THREADS=1')['mine'] == {
+        'LMDEPLOY_EXT_PATCHES': 'all,-cpu',
         'OMP_NUM_THREADS': '1'
     }
     assert env('url:SOME_URL=http://host:8000')['url']['SOME_URL'] == 'http://host:8000'
@@ -44,6 +44,7 @@ def test_own_variants():
     ('mine:', 'sets nothing'),
     ('mine:PATCHES', "'PATCHES' in the variant mine sets nothing"),
     ('../mine:A=1', "named '../mine'"),
+    ('mine:LMDEPLOY_EXT_PATCHES=correctnes', "variant mine: LMDEPLOY_EXT_PATCHES names 'correctnes'"),
 ])
 def test_wrong_variants_are_refused(text, message):
     with pytest.raises(EvalError) as error:
