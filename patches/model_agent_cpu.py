@@ -23,12 +23,6 @@ from lmdeploy_ext.patching import patch
                'd4479155a7ce949a': '0.6.2 to 0.6.3',
                '16f3d91c198c55e9': '0.6.4',
            },
-           'lmdeploy.pytorch.model_inputs:ModelInputs.split':
-           {
-               'ed6755ed7b3de127': '0.6.0',
-               '256e5514f6b156bc': '0.6.1',
-               '64e01e33c8facf23': '0.6.2 to 0.6.4',
-           },
            'lmdeploy.pytorch.model_inputs:StepContext':
            {
                'a44e96eac0f5e6f5': '0.6.0',
