@@ -44,7 +44,7 @@ def test_own_variants():
     ('mine:', 'sets nothing'),
     ('mine:PATCHES', "'PATCHES' in the variant mine sets nothing"),
     ('../mine:A=1', "named '../mine'"),
-    ('mine:LMDEPLOY_EXT_PATCHES=correctnes', "variant mine: LMDEPLOY_EXT_PATCHES names 'correctnes'"),
+    ('mine:LMDEPLOY_EXT_PATCHES=sped', "variant mine: LMDEPLOY_EXT_PATCHES names 'sped'"),
 ])
 def test_wrong_variants_are_refused(text, message):
     with pytest.raises(EvalError) as error:
