@@ -9,11 +9,12 @@ from .layout import make_scene
 from .paint import paint
 from .photo import photograph
 from .questions import label
-from .scene import Scene
+from .scene import Scene, class_map
 from .shell import finish
 
 #: Goes up with every change of what is drawn: sets of different versions are never mixed.
 VERSION = 1
+CLASS_STEP = 8  # pixels of the picture for one of its class map
 SPLITS = {'train': 0, 'calibration': 1, 'test': 2}
 #: (longer side, shorter side) in pixels, share of the pictures, share of those that stand upright.
 SIZES = (((480, 320), 0.12, 0.25), ((480, 360), 0.12, 0.25), ((612, 464), 0.14, 0.25), ((640, 480), 0.16, 0.25),
@@ -35,6 +36,7 @@ class Picture:
         jpeg: the file's bytes.
         sort: the sort of room, see layout.py.
         marks: beds, and what may be taken for one.
+        classes: what is where, uint8 `[height // 8, width // 8]` of `scene.CLASSES`.
     """
     id: str
     jpeg: bytes
@@ -44,6 +46,7 @@ class Picture:
     bunks: int
     sort: str
     marks: tuple[Mark, ...]
+    classes: np.ndarray
 
     def row(self, split: str) -> dict:
         """The picture's line of the manifest."""
@@ -76,7 +79,8 @@ def draw(split: str, seed: int, index: int) -> Picture:
     scene = make_scene(rng, width, height)
     image = paint(scene, finish(rng, scene.room), line=rng.random() < 0.8)
     jpeg = photograph(rng, image, scene.daylight)
-    return Picture(f'{split}-{index:06d}', jpeg, width, height, scene.beds(), scene.bunks(), scene.sort, _marks(scene))
+    return Picture(f'{split}-{index:06d}', jpeg, width, height, scene.beds(), scene.bunks(), scene.sort, _marks(scene),
+                   class_map(scene, CLASS_STEP))
 
 
 def _marks(scene: Scene) -> tuple[Mark, ...]:

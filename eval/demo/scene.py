@@ -5,7 +5,7 @@ import cv2
 import numpy as np
 
 from .beds import BEDS
-from .geometry import Camera, Colour, Piece, paint_order
+from .geometry import Box, Camera, Colour, Piece, paint_order
 
 MIN_PILLOW = (11.0, 6.5)  # pixels: smaller evidence than this would not survive the camera
 
@@ -75,6 +75,30 @@ def hull(camera: Camera, box, scale: float = 1.0) -> np.ndarray:
     u = camera.width / 2 + camera.focal * seen[:, 0] / seen[:, 2]
     v = camera.height / 2 - camera.focal * seen[:, 1] / seen[:, 2]
     return cv2.convexHull(np.rint(np.stack([u, v], axis=1) * scale).astype(np.int32))
+
+
+#: What a class map tells apart, besides 0, the room.
+CLASSES = {'other': 1, 'bed': 2, 'pillow': 3, 'bunk': 4, 'ladder': 5, 'bench': 6, 'rack': 7, 'sofa': 8}
+
+
+def class_map(scene: Scene, step: int) -> np.ndarray:
+    """What is where, for dense supervision: uint8 `[height / step, width / step]` of `CLASSES`."""
+    shape = scene.camera.height // step, scene.camera.width // step
+    classes = np.zeros(shape, np.uint8)
+    for piece in scene.pieces:
+        for box in _own_order(piece, scene.camera):
+            outline = hull(scene.camera, box, 1 / step)
+            if len(outline):
+                cv2.fillConvexPoly(classes, outline, _class_of(piece, box))
+    return classes
+
+
+def _class_of(piece: Piece, box: Box) -> int:
+    if piece.kind == 'bunk':
+        return CLASSES['ladder' if box.key else 'bunk']
+    if piece.kind in BEDS:
+        return CLASSES['pillow' if box.key else 'bed']
+    return CLASSES.get('bench' if piece.kind in ('frame', 'table') else piece.kind, CLASSES['other'])
 
 
 def hidden_beds(scene: Scene) -> list[Piece]:

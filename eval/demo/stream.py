@@ -7,20 +7,20 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Iterator
+from typing import Iterable, Iterator
 
 import cv2
 import numpy as np
 import torch
 
-from .picture import Mark, draw
+from .picture import CLASS_STEP, Mark, draw
 
 CHUNK = 64
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What is known of a picture."""
+    """What is known of a picture, see `Picture`."""
     beds: int
     bunks: int
     marks: tuple[Mark, ...]
@@ -28,12 +28,18 @@ class Truth:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Pictures of one size: pixels uint8 `[n, height, width, 3]`, and the truth of each."""
+    """Pictures of one size: pixels uint8 `[n, height, width, 3]`, class maps uint8 `[n, height // 8, width // 8]`, and
+    the truth of each."""
     pixels: torch.Tensor
+    classes: torch.Tensor
     truths: list[Truth]
 
+    def part(self, places) -> 'Chunk':
+        """Some of the pictures: `places` is a slice."""
+        return Chunk(self.pixels[places], self.classes[places], self.truths[places])
 
-def _draw_chunk(split: str, seed: int, indices: range, folder: str) -> list[tuple[str, tuple, list[Truth]]]:
+
+def _draw_chunk(split: str, seed: int, indices: range, folder: str) -> list[tuple[str, tuple, np.ndarray, list]]:
     """Draw pictures; their decoded pixels go to one file for each size, since a pipe would be the bottleneck."""
     cv2.setNumThreads(1)
     by_size: dict[tuple, list] = {}
@@ -45,7 +51,8 @@ def _draw_chunk(split: str, seed: int, indices: range, folder: str) -> list[tupl
         path = os.path.join(folder, f'{split}-{indices.start}-{height}x{width}')
         np.stack([picture.pixels() for picture in pictures]).tofile(path)
         truths = [Truth(picture.beds, picture.bunks, picture.marks) for picture in pictures]
-        parts.append((path, (len(pictures), height, width, 3), truths))
+        classes = np.stack([picture.classes for picture in pictures])
+        parts.append((path, (len(pictures), height, width, 3), classes, truths))
     return parts
 
 
@@ -92,10 +99,10 @@ class PictureStream:
                 start = next(starts, None)
                 if start is not None:
                     pending.add(self._submit(start))
-                for path, shape, truths in future.result():
+                for path, shape, classes, truths in future.result():
                     pixels = torch.from_numpy(np.fromfile(path, np.uint8).reshape(shape)).to(self._device)
                     os.unlink(path)
-                    self._chunks.put(Chunk(pixels, truths))
+                    self._chunks.put(Chunk(pixels, torch.from_numpy(classes).to(self._device), truths))
         for future in pending:
             future.cancel()
         wait(pending)
@@ -123,8 +130,9 @@ class PictureStream:
 
 
 def workers(jobs: int) -> ProcessPoolExecutor:
-    """Processes for drawing. Started afresh, not forked: the parent may hold a GPU."""
-    return ProcessPoolExecutor(jobs, mp_context=get_context('spawn'))
+    """Processes for drawing. Started afresh, not forked: the parent may hold a GPU. Of low priority: they must not
+    take the core that feeds the GPU."""
+    return ProcessPoolExecutor(jobs, mp_context=get_context('spawn'), initializer=os.nice, initargs=(15, ))
 
 
 class Album:
@@ -134,32 +142,48 @@ class Album:
     """
 
     def __init__(self, capacity: int, shares: dict[tuple[int, int], float], device: torch.device):
-        self._truths: dict[tuple, list[Truth]] = {}
-        self._pixels: dict[tuple, torch.Tensor] = {}
+        self._rings: dict[tuple, Chunk] = {}
         self._next: dict[tuple, int] = {}
         bytes_each = sum(share * 3 * h * w for (h, w), share in shares.items())
         for (h, w), share in shares.items():
             places = max(8, int(capacity / bytes_each * share))
-            self._pixels[h, w] = torch.empty((places, h, w, 3), dtype=torch.uint8, device=device)
-            self._truths[h, w], self._next[h, w] = [], 0
+            pixels = torch.empty((places, h, w, 3), dtype=torch.uint8, device=device)
+            classes = torch.empty((places, h // CLASS_STEP, w // CLASS_STEP), dtype=torch.uint8, device=device)
+            self._rings[h, w], self._next[h, w] = Chunk(pixels, classes, []), 0
         self.seen = 0
 
     def add(self, chunk: Chunk) -> None:
         """Keep a chunk, in the place of the oldest pictures of its size where the ring is full."""
         size = tuple(chunk.pixels.shape[1:3])
-        ring, truths = self._pixels[size], self._truths[size]
-        for pixels, truth in zip(chunk.pixels, chunk.truths):
+        ring = self._rings[size]
+        for pixels, classes, truth in zip(chunk.pixels, chunk.classes, chunk.truths):
             place = self._next[size]
-            ring[place].copy_(pixels)
-            truths[place:place + 1] = [truth]
-            self._next[size] = (place + 1) % len(ring)
+            ring.pixels[place].copy_(pixels)
+            ring.classes[place].copy_(classes)
+            ring.truths[place:place + 1] = [truth]
+            self._next[size] = (place + 1) % len(ring.pixels)
         self.seen += len(chunk.truths)
 
     def sample(self, rng: np.random.Generator, count: int) -> Chunk:
         """`count` pictures of one size; sizes come up as often as there are pictures of them."""
-        sizes = [size for size, truths in self._truths.items() if truths]
-        weights = np.array([len(self._truths[size]) for size in sizes], float)
-        size = sizes[rng.choice(len(sizes), p=weights / weights.sum())]
-        places = rng.integers(len(self._truths[size]), size=count)
-        pixels = self._pixels[size][torch.from_numpy(places).to(self._pixels[size].device)]
-        return Chunk(pixels, [self._truths[size][place] for place in places])
+        rings = [ring for ring in self._rings.values() if ring.truths]
+        weights = np.array([len(ring.truths) for ring in rings], float)
+        ring = rings[rng.choice(len(rings), p=weights / weights.sum())]
+        places = rng.integers(len(ring.truths), size=count)
+        index = to_device(places, ring.pixels.device)
+        return Chunk(ring.pixels[index], ring.classes[index], [ring.truths[place] for place in places])
+
+
+def merge(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """One chunk for each size."""
+    by_size: dict[tuple, list[Chunk]] = {}
+    for chunk in chunks:
+        by_size.setdefault(tuple(chunk.pixels.shape[1:]), []).append(chunk)
+    return [Chunk(torch.cat([c.pixels for c in found]), torch.cat([c.classes for c in found]),
+                  [truth for c in found for truth in c.truths]) for found in by_size.values()]
+
+
+def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Copy without waiting for the work that the device still has to do."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else tensor

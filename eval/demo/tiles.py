@@ -40,21 +40,49 @@ def stock_tiles(images: torch.Tensor, max_num: int) -> torch.Tensor:
         max_num: `max_dynamic_patch`.
 
     Returns:
-        normalised float32 `[n, tiles, 3, 448, 448]`, row by row, the thumbnail last.
+        normalised `[n, tiles, 3, 448, 448]`, row by row, the thumbnail last; float32, or float16 on a GPU.
     """
     height, width = images.shape[1:3]
     columns, rows = stock_grid(width, height, max_num)
-    pixels = images.permute(0, 3, 1, 2).float()
-    tiles = _resize(pixels, rows * TILE, columns * TILE)
-    tiles = tiles.unflatten(2, (rows, TILE)).unflatten(4, (columns, TILE))  # [n, 3, rows, 448, columns, 448]
-    tiles = tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+    pixels = images.permute(0, 3, 1, 2)
+    pixels = pixels.half() if images.is_cuda else pixels.float()
+    tiles = cut(_resize(pixels, rows * TILE, columns * TILE), rows, columns)
     if rows * columns > 1:
         tiles = torch.cat([tiles, _resize(pixels, TILE, TILE).unsqueeze(1)], dim=1)
-    mean, std = (torch.tensor(x, device=images.device).view(3, 1, 1) for x in (MEAN, STD))
-    return (tiles / 255 - mean) / std
+    scale, shift = _normalisation(images.device, tiles.dtype)
+    return torch.addcmul(shift, tiles, scale)
+
+
+def patches(tiles: torch.Tensor, side: int) -> torch.Tensor:
+    """`[tiles, 3, 448, 448]` to `[tiles, patches, 3 * side * side]`, as a convolution's weights lie."""
+    grid = TILE // side
+    tiles = tiles.reshape(-1, 3, grid, side, grid, side)
+    return tiles.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def cut(planes: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """`[n, c, rows * h, columns * w]` to `[n, rows * columns, c, h, w]`, row by row."""
+    n, c, height, width = planes.shape
+    planes = planes.view(n, c, rows, height // rows, columns, width // columns)
+    return planes.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+
+
+@lru_cache(maxsize=None)
+def _normalisation(device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Factor and summand of mean/std normalisation of grey levels, `[3, 1, 1]` each."""
+    mean, std = torch.tensor(MEAN), torch.tensor(STD)
+    return (1 / (255 * std)).view(3, 1, 1).to(device, dtype), (-mean / std).view(3, 1, 1).to(device, dtype)
+
+
+@lru_cache(maxsize=None)
+def _weights(old: int, new: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Matrix `[new, old]` that resizes one axis as Pillow's bicubic does: A = -0.5, wider when it shrinks."""
+    unit = torch.eye(old)[None, None]
+    return F.interpolate(unit, (new, old), mode='bicubic', antialias=True)[0, 0].to(device, dtype)
 
 
 def _resize(pixels: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Bicubic with A = -0.5 and a support that grows with shrinking, as Pillow's."""
-    resized = F.interpolate(pixels, (height, width), mode='bicubic', antialias=True)
-    return resized.round_().clamp_(0, 255)
+    """Bicubic by two matrix products, faster on a GPU than torch's kernel."""
+    rows, columns = (_weights(old, new, pixels.device, pixels.dtype)
+                     for old, new in zip(pixels.shape[-2:], (height, width)))
+    return (rows @ (pixels @ columns.T)).round_().clamp_(0, 255)
