@@ -2,12 +2,13 @@
 import argparse
 import signal
 import sys
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import List, Optional
 
 from lmdeploy_ext.classify.errors import ClassifyError
 from lmdeploy_ext.classify.labels import parse_labels
+from lmdeploy_ext.classify.pipeline_engine import BACKENDS, DEVICES
 
 from .compare import score
 from .provenance import gpus
@@ -42,10 +43,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from .variants import parse_variants
     labels = parse_labels(arguments.labels)
     given = {field.name: getattr(arguments, field.name) for field in fields(EvalSettings)}
-    settings = EvalSettings(**{
-        **given, 'labels': labels,
-        'positive': arguments.positive or labels[0]
-    })
+    given.update(labels=labels, positive=arguments.positive or labels[0])
+    settings = EvalSettings(**given)
     variants = parse_variants(arguments.variants, settings.device != 'cpu' and bool(gpus()))
     report = evaluate(settings,
                       variants,
@@ -85,9 +84,7 @@ def _tell(report: dict, folder: Path) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog='python -m lmdeploy_ext.eval', description=__doc__)
     commands = parser.add_subparsers(required=True, metavar='COMMAND')
-    run = commands.add_parser('run',
-                              help='predict with each variant, score, write the report',
-                              formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    run = commands.add_parser('run', help='predict with each variant, score, write the report')
     run.set_defaults(command=_run)
     _add_run_arguments(run)
     demo = commands.add_parser('demo', help='stock against patched on the demo model and set')
@@ -97,7 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     again = commands.add_parser('score', help='score a run again from its rows, without a model')
     again.set_defaults(command=_score)
     again.add_argument('run', type=Path, metavar='RUN_DIR')
-    again.add_argument('--target-recall', type=float, metavar='SHARE')
+    again.add_argument('--target-recall', type=float, metavar='SHARE',
+                       help='choose the threshold for another recall')
     redraw = commands.add_parser('report', help='write report.md and the pictures anew')
     redraw.set_defaults(command=_report)
     redraw.add_argument('run', type=Path, metavar='RUN_DIR')
@@ -106,41 +104,46 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `run`; one for each field of EvalSettings, and the run's own."""
+    defaults = dict(asdict(DEFAULTS), labels=','.join(DEFAULTS.labels), positive=None)
+    parser.set_defaults(**defaults)
     add = parser.add_argument
     add('--model', required=True, metavar='DIR', help='model folder')
-    add('--manifest',
-        required=True,
-        metavar='FILE',
-        help='JSONL or CSV: id, image, label[, split]')
-    add('--variants',
-        default='stock,patched',
-        metavar='LIST',
-        help='stock, patched, or NAME:VARIABLE=VALUE (+ for a comma in the value)')
-    add('--out', required=True, type=Path, metavar='DIR', help='folder of the run; resumes there')
+    add('--manifest', required=True, metavar='FILE', help='JSONL or CSV: id, image, label, split')
+    add('--variants', default='stock,patched', metavar='LIST',
+        help='stock, patched, or NAME:VARIABLE=VALUE, + for a comma in the value [%(default)s]')
+    add('--out', required=True, type=Path, metavar='DIR',
+        help='folder of the run; an interrupted one goes on there')
     add('--overwrite', action='store_true', help='delete the rows of another run in --out')
     add('--quiet', action='store_true', help='no progress bars')
-    add('--prompt', default=DEFAULTS.prompt, help='question about each image')
-    add('--labels', default=','.join(DEFAULTS.labels), metavar='A,B', help='all labels')
-    add('--positive', metavar='LABEL', help='the label whose recall counts; without it the first')
-    add('--target-recall', type=float, default=DEFAULTS.target_recall, metavar='SHARE')
-    add('--test-split', default=DEFAULTS.test_split, metavar='NAME')
-    add('--calibration-split', default=DEFAULTS.calibration_split, metavar='NAME')
-    add('--limit', type=int, metavar='N', help='at most N images of each split')
-    add('--rounds',
-        type=int,
-        default=DEFAULTS.rounds,
-        metavar='R',
-        help='how often, the variants in turn: for a machine with changing load')
-    add('--concurrency', type=int, default=DEFAULTS.concurrency, metavar='N')
-    add('--warmup', type=int, default=DEFAULTS.warmup, metavar='N', help='answers left out of QPM')
-    add('--max-new-tokens', type=int, metavar='N')
-    add('--max-dynamic-patch', type=int, metavar='N', help='tiles of an image at most')
-    add('--backend', choices=('auto', 'pytorch', 'turbomind'), default=DEFAULTS.backend)
-    add('--device', choices=('auto', 'cpu', 'cuda'), default=DEFAULTS.device)
-    add('--tp', type=int, default=DEFAULTS.tp, metavar='N')
-    add('--session-len', type=int, metavar='N')
-    add('--vision-batch', type=int, default=DEFAULTS.vision_batch, metavar='N')
-    add('--chat-template', metavar='NAME')
+    add('--prompt', help='question about each image [%(default)s]')
+    add('--labels', metavar='A,B', help='all labels, the words of the manifest [%(default)s]')
+    add('--positive', metavar='LABEL', help='the label whose recall counts [the first]')
+    add('--target-recall', type=float, metavar='SHARE',
+        help='what the threshold is chosen for [%(default)s]')
+    add('--test-split', metavar='NAME', help='[%(default)s]')
+    add('--calibration-split', metavar='NAME', help='[%(default)s]')
+    add('--limit', type=int, metavar='N', help='at most so many images of each split')
+    _add_engine_arguments(parser.add_argument_group('engine and timing'))
+
+
+def _add_engine_arguments(group: 'argparse._ArgumentGroup') -> None:
+    """The flags that say how LMDeploy is run and timed."""
+    add = group.add_argument
+    add('--concurrency', type=int, metavar='N', help='requests in flight [%(default)s]')
+    add('--warmup', type=int, metavar='N',
+        help='first answers of each process, left out of timing [%(default)s]')
+    add('--rounds', type=int, metavar='R',
+        help='how often all images are answered, the variants in turn [%(default)s]')
+    add('--max-new-tokens', type=int, metavar='N', help='[those of the longest label]')
+    add('--max-dynamic-patch', type=int, metavar='N',
+        help='tiles of an image at most [as the model]')
+    add('--chat-template', metavar='NAME', help='[the one that config.json tells]')
+    add('--backend', choices=BACKENDS, help='[%(default)s]')
+    add('--device', choices=DEVICES, help='[%(default)s]')
+    add('--tp', type=int, metavar='N', help='GPUs that share the language model [%(default)s]')
+    add('--session-len', type=int, metavar='N', help='tokens of a request at most [as the model]')
+    add('--vision-batch', type=int, metavar='N',
+        help='images that the vision model is given at once [%(default)s]')
 
 
 if __name__ == '__main__':

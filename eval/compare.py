@@ -10,6 +10,7 @@ from .metrics import LabelMetrics, answer_metrics
 from .outcomes import Outcome
 from .provenance import write_json
 from .run_folder import LabelledImage, RunFolder
+from .settings import check_target_recall
 from .variant_report import VariantReport, of_split, variant_report
 
 
@@ -55,12 +56,13 @@ def score(folder: RunFolder, target_recall: Optional[float] = None) -> Dict[str,
         The report, of JSON types.
 
     Raises:
-        EvalError: the folder is not one of a run.
+        EvalError: the folder is not one of a run, or the target cannot be reached.
     """
     run = folder.read_run()
     images = folder.read_images()
     settings = dict(run['settings'])
     if target_recall is not None:
+        check_target_recall(target_recall)
         settings['target_recall'] = target_recall
     variants = [
         variant_report(folder.variant(name), settings, images, name, env)

@@ -63,9 +63,7 @@ class EvalSettings:
         if not Path(self.model, 'config.json').is_file():
             raise EvalError(f'{self.model} is no model folder (it has no config.json); '
                             f'pass the folder of a checkpoint with --model')
-        if not 0 < self.target_recall <= 1:
-            raise EvalError(f'--target-recall {self.target_recall:g} cannot be reached; '
-                            f'expected above 0 and at most 1')
+        check_target_recall(self.target_recall)
         if self.test_split == self.calibration_split:
             raise EvalError(
                 f'--calibration-split {self.calibration_split} is the test split too; a '
@@ -75,3 +73,14 @@ class EvalSettings:
                 raise EvalError(f'--{name} {getattr(self, name)} is too few; expected at least 1')
         if self.warmup < 0:
             raise EvalError(f'--warmup {self.warmup} is negative; expected 0 or more answers')
+
+
+def check_target_recall(target: float) -> None:
+    """Check a wanted recall.
+
+    Raises:
+        EvalError: it cannot be reached.
+    """
+    if not 0 < target <= 1:
+        raise EvalError(f'--target-recall {target:g} cannot be reached; '
+                        f'expected above 0 and at most 1')

@@ -142,6 +142,8 @@ def test_another_target_needs_no_new_rows(fake_worker, inputs, tmp_path, capsys)
     assert main(['score', str(tmp_path / 'run'), '--target-recall', '0.5']) == 0
     assert RunFolder(tmp_path / 'run').read_report()['settings']['target_recall'] == .5
     assert 'stock' in capsys.readouterr().out
+    assert main(['score', str(tmp_path / 'run'), '--target-recall', '0']) == 2
+    assert '--target-recall 0 cannot be reached' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('flags, message', [
