@@ -60,7 +60,7 @@ def precision_recall(report: Mapping[str, Any]) -> Figure:
              xlim=(0.5 if good else 0, 1.003), ylim=(0.5 if good else 0, 1.005))
     axes.set_title(f'Precision and recall on {_images(report)}', fontweight='bold')
     _finish(axes)
-    _legend_below(figure, columns=2)
+    _legend_below(figure, columns=1)
     return figure
 
 
@@ -95,13 +95,14 @@ def _draw_curve(axes: Axes, variant: Mapping[str, Any], style: Mapping[str, Any]
     """A variant's curve, and a mark at its threshold."""
     curve, chosen = variant['curve'], variant['at_threshold']
     axes.plot(curve['recall'] + [0], curve['precision'] + curve['precision'][-1:],
-              drawstyle='steps-post', color=style['color'], linewidth=style['width'],
-              label=f'{variant["name"]}: average precision {curve["average_precision"]:.3f}')
-    if chosen['precision']['value'] is not None:
-        axes.plot(chosen['recall']['value'], chosen['precision']['value'], marker=style['marker'],
-                  markersize=style['size'] + 2, color=style['color'], markeredgecolor='white',
-                  linestyle='none', clip_on=False, zorder=5,
-                  label=f'{variant["name"]}: at threshold {variant["threshold"]["value"]:.3f}')
+              drawstyle='steps-post', color=style['color'], linewidth=style['width'])
+    # Without a positive call there is no precision: only the legend's entry is left.
+    point = ([], []) if chosen['precision']['value'] is None else (
+        [chosen['recall']['value']], [chosen['precision']['value']])
+    axes.plot(*point, marker=style['marker'], markersize=style['size'] + 2, color=style['color'],
+              markeredgecolor='white', linewidth=2, clip_on=False, zorder=5,
+              label=f'{variant["name"]}: average precision {curve["average_precision"]:.3f}; '
+              f'marked: threshold {variant["threshold"]["value"]:.3f}')
 
 
 def _draw_quality(axes: Axes, report: Mapping[str, Any],
@@ -192,9 +193,12 @@ def _positive(report: Mapping[str, Any], variant: Mapping[str, Any]) -> Mapping[
 
 
 def _names(report: Mapping[str, Any]) -> str:
-    """'stock against patched'."""
+    """'stock against patched', or 'stock against 4 variants'."""
     first, *others = [variant['name'] for variant, _ in _styled(report)] or ['No answers']
-    return first + (' against ' + ' and '.join(others) if others else '')
+    if not others:
+        return first
+    return f'{first} against ' + (' and '.join(others) if len(others) < 3 else
+                                  f'{len(others)} variants')
 
 
 def _images(report: Mapping[str, Any]) -> str:
