@@ -126,10 +126,11 @@ def _draw_quality(axes: Axes, report: Mapping[str, Any],
                           fmt=style['marker'],
                           markersize=8,
                           capsize=4,
-                          linewidth=2)
+                          linewidth=2,
+                          clip_on=False)
             _note(axes, row, f'{value:.1f}  ({low:.1f} to {high:.1f})')
             lowest = min(lowest, low)
-    axes.set_xlim(max(0, 5 * ((lowest - 1) // 5)), 100.4)
+    axes.set_xlim(max(0, 5 * ((lowest - 1) // 5)), 100)
     axes.set_yticks(ticks, [title for _, title in METRICS], fontsize=12)
     axes.set_ylim(len(METRICS) * (len(variants) + 0.8) - 0.9, -0.9)
     axes.set_title('Answers: the positive label, with 95 % intervals', fontsize=12)
@@ -223,7 +224,7 @@ def _percentiles(variant: Mapping[str, Any]) -> str:
 def _note(axes: Axes, row: float, text: str) -> None:
     """A remark at the right of the axes, at the height of a row."""
     axes.annotate(text, (1, row),
-                  xytext=(8, 0),
+                  xytext=(14, 0),
                   xycoords=axes.get_yaxis_transform(),
                   textcoords='offset points',
                   va='center',
