@@ -5,8 +5,8 @@ from lmdeploy_ext.patching import seam
 
 
 @seam(after='lmdeploy.serve.openai.api_server',
-      why='Adds a start-up handler that logs lmdeploy-ext, its patches and its settings: a log that '
-      'does not say what it ran with proves nothing.')
+      why='Adds a start-up handler that logs lmdeploy-ext, its patches and its settings: a log '
+      'that does not say what it ran with proves nothing.')
 def log_patches_at_startup(api_server: ModuleType) -> None:
     from lmdeploy_ext.serve.startup_log import log_patches
 
