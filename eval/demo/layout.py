@@ -7,7 +7,7 @@ from .geometry import Camera
 from .orders import Order, draw_order
 from .scene import Room, Scene, hidden_beds, in_order, without
 
-SCALE = (36.0, 62.0)  # pixels a metre at the farthest row of a hall
+SCALE = (42.0, 76.0)  # pixels a metre at the farthest row of a hall
 ATTEMPTS = 12
 IN_THE_WAY = ('desk', 'wardrobe', 'shelf', 'nightstand', 'locker', 'chair', 'plant', 'table')
 
@@ -101,7 +101,7 @@ def _put(rng: np.random.Generator, floor: Floor, name: str, style: dict, x: floa
     """Put one piece, or a `pair` of single beds with a narrow gap, in its place in a row."""
     if name == 'pair':
         pieces = [build(rng, 'single', style) for _ in range(2)]
-        gap = rng.uniform(0.14, 0.3)
+        gap = rng.uniform(0.2, 0.4)
         floor.add(pieces[0], x - gap / 2 - pieces[0].high[0], z, 0.02)
         floor.add(pieces[1], x + gap / 2 - pieces[1].low[0], z, 0.02)
     else:

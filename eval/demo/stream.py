@@ -1,4 +1,5 @@
 """Pictures drawn by worker processes while the model trains, kept in the trainer's memory as uint8."""
+import itertools
 import os
 import queue
 import tempfile
@@ -59,13 +60,14 @@ def _draw_chunk(split: str, seed: int, indices: range, folder: str) -> list[tupl
 class PictureStream:
     """Draws pictures of a split without end, or the first `count` of them.
 
-    Iterate over `ready()` in the training loop: it gives the chunks finished since, on `device`, and does not wait.
+    Iterate over `ready()` in the training loop: it gives the chunks finished since, on the `devices` in turn, and does not wait.
     Use it in a `with` statement.
     """
 
-    def __init__(self, split: str, seed: int, jobs: int, device: torch.device, executor: ProcessPoolExecutor,
+    def __init__(self, split: str, seed: int, jobs: int, devices: list[torch.device], executor: ProcessPoolExecutor,
                  count: int = 0):
-        self._split, self._seed, self._device, self._executor = split, seed, device, executor
+        self._split, self._seed, self._executor = split, seed, executor
+        self._devices = itertools.cycle(devices)
         self._limit, self._jobs = count or 1 << 40, jobs
         self._chunks: queue.Queue = queue.Queue(maxsize=256)
         self._stop = threading.Event()
@@ -99,10 +101,11 @@ class PictureStream:
                 start = next(starts, None)
                 if start is not None:
                     pending.add(self._submit(start))
+                device = next(self._devices)
                 for path, shape, classes, truths in future.result():
-                    pixels = torch.from_numpy(np.fromfile(path, np.uint8).reshape(shape)).to(self._device)
+                    pixels = torch.from_numpy(np.fromfile(path, np.uint8).reshape(shape)).to(device)
                     os.unlink(path)
-                    self._chunks.put(Chunk(pixels, torch.from_numpy(classes).to(self._device), truths))
+                    self._chunks.put(Chunk(pixels, torch.from_numpy(classes).to(device), truths))
         for future in pending:
             future.cancel()
         wait(pending)
@@ -164,14 +167,16 @@ class Album:
             self._next[size] = (place + 1) % len(ring.pixels)
         self.seen += len(chunk.truths)
 
-    def sample(self, rng: np.random.Generator, count: int) -> Chunk:
-        """`count` pictures of one size; sizes come up as often as there are pictures of them."""
-        rings = [ring for ring in self._rings.values() if ring.truths]
-        weights = np.array([len(ring.truths) for ring in rings], float)
-        ring = rings[rng.choice(len(rings), p=weights / weights.sum())]
+    def sample(self, rng: np.random.Generator, size: tuple[int, int], count: int) -> Chunk:
+        """`count` pictures of `size` (height, width)."""
+        ring = self._rings[size]
         places = rng.integers(len(ring.truths), size=count)
         index = to_device(places, ring.pixels.device)
         return Chunk(ring.pixels[index], ring.classes[index], [ring.truths[place] for place in places])
+
+    def complete(self) -> bool:
+        """Whether there are pictures of every size."""
+        return all(ring.truths for ring in self._rings.values())
 
 
 def merge(chunks: Iterable[Chunk]) -> list[Chunk]:
