@@ -1,5 +1,5 @@
-"""Batches for training. All pictures of a batch make the same number of tiles, so that a batch has one of few shapes
-and the whole update can be replayed as a CUDA graph."""
+"""Batches for training. All pictures of a batch make the same number of tiles, so that a batch has
+one of few shapes and the whole update can be replayed as a CUDA graph."""
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from . import prompts, questions
 from .beds import BEDS
 from .scene import CLASSES
 from .stream import Chunk, Truth, to_device
-from .tiles import cut, patches, stock_grid, stock_tiles
+from .tiles import cut, patches, stock_grid, stock_tiles, tile_count
 
 CELLS = 8  # rows and columns of features in a tile
 PATCH = 28
@@ -55,7 +55,10 @@ class Batcher:
         asked = list(questions.answers(0, 0))
         self.prompts = {question: prompts.encode(tokenizer, question) for question in asked}
         self.others = asked[1:]
-        self.words = {word: tokenizer.encode(word, add_special_tokens=False)[0] for word in prompts.ANSWER_WORDS}
+        self.words = {
+            word: tokenizer.encode(word, add_special_tokens=False)[0]
+            for word in prompts.ANSWER_WORDS
+        }
         self.width = 1 + max(len(prompt.after) for prompt in self.prompts.values())
 
     def __call__(self, groups: list[tuple[Chunk, int]], rng: np.random.Generator) -> Batch:
@@ -68,31 +71,38 @@ class Batcher:
         Raises:
             ValueError: the groups differ in their number of tiles.
         """
-        counts = {_tiles(chunk, max_num) for chunk, max_num in groups}
+        counts = {
+            tile_count(chunk.pixels.shape[2], chunk.pixels.shape[1], max_num)
+            for chunk, max_num in groups
+        }
         if len(counts) != 1:
-            raise ValueError(f'a batch with pictures of {sorted(counts)} tiles; they must all make the same number')
+            raise ValueError(f'a batch has pictures of {sorted(counts)} tiles; '
+                             'all must make the same number')
         device = groups[0][0].pixels.device
-        cuts = [patches(stock_tiles(chunk.pixels, max_num).flatten(0, 1), PATCH) for chunk, max_num in groups]
+        cuts = [
+            patches(stock_tiles(chunk.pixels, max_num).flatten(0, 1), PATCH)
+            for chunk, max_num in groups
+        ]
         classes = [class_shares(chunk, max_num) for chunk, max_num in groups]
-        tail, last, answer = self._texts([truth for chunk, _ in groups for truth in chunk.truths], rng)
-        return Batch(torch.cat(cuts).to(self.dtype), to_device(tail, device), to_device(last, device),
-                     to_device(answer, device), _marks(groups, counts.pop(), device), torch.cat(classes))
+        tail, last, answer = self._texts([truth for chunk, _ in groups for truth in chunk.truths],
+                                         rng)
+        return Batch(
+            torch.cat(cuts).to(self.dtype), to_device(tail, device), to_device(last, device),
+            to_device(answer, device), _marks(groups, counts.pop(), device), torch.cat(classes))
 
-    def _texts(self, truths: list[Truth], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        tail = np.zeros((2 * len(truths), self.width), np.int64)  # padding follows: causal attention never sees it
+    def _texts(self, truths: list[Truth],
+               rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # Padding follows the text: causal attention never sees it.
+        tail = np.zeros((2 * len(truths), self.width), np.int64)
         last, answer = np.zeros(2 * len(truths), np.int64), np.zeros(2 * len(truths), np.int64)
         for i, truth in enumerate(truths):
             right = questions.answers(truth.beds, truth.bunks)
-            for j, question in enumerate((questions.QUESTION, self.others[rng.integers(len(self.others))])):
+            other = self.others[rng.integers(len(self.others))]
+            for j, question in enumerate((questions.QUESTION, other)):
                 ids, row = self.prompts[question].after, 2 * i + j
                 last[row], answer[row] = len(ids) - 1, self.words[right[question]]
                 tail[row, :len(ids)], tail[row, len(ids)] = ids, answer[row]
         return tail, last, answer
-
-
-def _tiles(chunk: Chunk, max_num: int) -> int:
-    columns, rows = stock_grid(chunk.pixels.shape[2], chunk.pixels.shape[1], max_num)
-    return columns * rows + (columns * rows > 1)
 
 
 def mark_places(truth: Truth, width: int, height: int, max_num: int) -> list[tuple[int, int]]:
@@ -104,7 +114,8 @@ def mark_places(truth: Truth, width: int, height: int, max_num: int) -> list[tup
         x, y = int(mark.u * columns * CELLS), int(mark.v * rows * CELLS)
         at = [(y // CELLS * columns + x // CELLS) * CELLS**2 + y % CELLS * CELLS + x % CELLS]
         if columns * rows > 1:
-            at.append(columns * rows * CELLS**2 + int(mark.v * CELLS) * CELLS + int(mark.u * CELLS))
+            at.append(columns * rows * CELLS**2 + int(mark.v * CELLS) * CELLS +
+                      int(mark.u * CELLS))
         places += [(row, kind) for row in at for kind in range(MARK_CLASSES) if hits[kind]]
     return places
 
@@ -114,7 +125,8 @@ def _marks(groups: list[tuple[Chunk, int]], tiles: int, device: torch.device) ->
     for chunk, max_num in groups:
         height, width = chunk.pixels.shape[1:3]
         for truth in chunk.truths:
-            places += [(first + row, kind) for row, kind in mark_places(truth, width, height, max_num)]
+            places += [(first + row, kind)
+                       for row, kind in mark_places(truth, width, height, max_num)]
             first += tiles * CELLS**2
     at = to_device(np.array(places, np.int64).reshape(-1, 2), device)
     marks = torch.zeros(first, MARK_CLASSES, device=device)
@@ -123,7 +135,8 @@ def _marks(groups: list[tuple[Chunk, int]], tiles: int, device: torch.device) ->
 
 
 def class_shares(chunk: Chunk, max_num: int) -> torch.Tensor:
-    """Share of every class in the square of each row of features: float32 `[n * tiles * 64, classes]`."""
+    """Share of every class in the square of each row of features: float32 `[n * tiles * 64,
+    classes]`."""
     columns, rows = stock_grid(chunk.pixels.shape[2], chunk.pixels.shape[1], max_num)
     kinds = torch.arange(len(CLASSES) + 1, device=chunk.classes.device).view(1, -1, 1, 1)
     planes = (chunk.classes.unsqueeze(1) == kinds).float()

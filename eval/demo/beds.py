@@ -14,15 +14,21 @@ def _slab(low, high, colour, **kwargs) -> Box:
     return Box(tuple(map(float, low)), tuple(map(float, high)), colour, **kwargs)
 
 
-def _bedding(rng: np.random.Generator, width: float, base: float, pillows: int, cover, linen) -> list[Box]:
-    """Mattress, blanket, turned-down sheet and pillows on a frame whose top is at height `base`."""
+def _bedding(rng: np.random.Generator, width: float, base: float, pillows: int, cover,
+             linen) -> list[Box]:
+    """Mattress, blanket, turned-down sheet and pillows on a frame whose top is at height
+    `base`."""
     top, half, w = base + rng.uniform(0.14, 0.22), LENGTH / 2, width / 2
     split = half - rng.uniform(0.55, 0.72)
     bars = int(rng.integers(3, 7)) if rng.random() < 0.3 else 0
     boxes = [
-        _slab((-w - 0.02, base - 0.04, -half), (w + 0.02, top + 0.03, split), cover,
-              bars=bars, bar=mix(cover, pick(rng, LINENS), 0.7), bar_axis=2),
-        _slab((-w, base, split + 0.13), (w, top, half - 0.02), mix(linen, cover, rng.uniform(0.0, 0.55))),
+        _slab((-w - 0.02, base - 0.04, -half), (w + 0.02, top + 0.03, split),
+              cover,
+              bars=bars,
+              bar=mix(cover, pick(rng, LINENS), 0.7),
+              bar_axis=2),
+        _slab((-w, base, split + 0.13), (w, top, half - 0.02),
+              mix(linen, cover, rng.uniform(0.0, 0.55))),
         _slab((-w - 0.01, base, split), (w + 0.01, top + 0.04, split + 0.13), shade(linen, 0.97)),
     ]
     lane = width / pillows
@@ -30,8 +36,12 @@ def _bedding(rng: np.random.Generator, width: float, base: float, pillows: int, 
         wide = min(lane * rng.uniform(0.6, 0.8), 0.66) / 2
         middle = -w + lane * (i + 0.5)
         deep = rng.uniform(0.34, 0.42)
-        boxes.append(_slab((middle - wide, top, half - 0.06 - deep), (middle + wide, top + 0.13, half - 0.06),
-                           linen, round=True, key=True))
+        boxes.append(
+            _slab((middle - wide, top, half - 0.06 - deep),
+                  (middle + wide, top + 0.13, half - 0.06),
+                  linen,
+                  round=True,
+                  key=True))
     return boxes
 
 
@@ -40,9 +50,12 @@ def _frame(rng: np.random.Generator, width: float, base: float, colour) -> list[
     half, w = LENGTH / 2, width / 2
     boxes = [_slab((-w - 0.02, 0.07, -half), (w + 0.02, base - 0.05, half - 0.02), colour)]
     if rng.random() < 0.8:
-        boxes.append(_slab((-w - 0.03, 0, half), (w + 0.03, rng.uniform(0.7, 1.1), half + 0.06), shade(colour, 1.05)))
+        boxes.append(
+            _slab((-w - 0.03, 0, half), (w + 0.03, rng.uniform(0.7, 1.1), half + 0.06),
+                  shade(colour, 1.05)))
     if rng.random() < 0.3:
-        boxes.append(_slab((-w - 0.03, 0, -half - 0.06), (w + 0.03, rng.uniform(0.35, 0.5), -half), colour))
+        boxes.append(
+            _slab((-w - 0.03, 0, -half - 0.06), (w + 0.03, rng.uniform(0.35, 0.5), -half), colour))
     return boxes
 
 
@@ -58,7 +71,8 @@ def bed(rng: np.random.Generator, kind: str, wood=None, cover=None) -> Piece:
 
 
 def bunk(rng: np.random.Generator, ladder: str = 'foot', wood=None, cover=None) -> Piece:
-    """Two beds above each other, with a guard rail and a ladder at the `foot`, or on the side `-x` or `+x`."""
+    """Two beds above each other, with a guard rail and a ladder at the `foot`, or on the side `-x`
+    or `+x`."""
     width, half = rng.uniform(0.86, 1.0), LENGTH / 2
     w, upper, height = width / 2, rng.uniform(1.15, 1.3), rng.uniform(1.6, 1.75)
     wood = pick(rng, WOODS + METALS) if wood is None else wood
@@ -83,12 +97,15 @@ def bunk(rng: np.random.Generator, ladder: str = 'foot', wood=None, cover=None) 
 
 
 def _posts(w: float, half: float, height: float, colour) -> list[Box]:
-    return [_slab((x, 0, z), (x + 0.06, height, z + 0.06), colour)
-            for x in (-w - 0.06, w) for z in (-half - 0.06, half)]
+    return [
+        _slab((x, 0, z), (x + 0.06, height, z + 0.06), colour) for x in (-w - 0.06, w)
+        for z in (-half - 0.06, half)
+    ]
 
 
 def rack(rng: np.random.Generator, wood=None, cover=None) -> Piece:
-    """A storage rack as long and as high as a bunk bed: shelves with folded cloth and boxes, no ladder."""
+    """A storage rack as long and as high as a bunk bed: shelves with folded cloth and boxes, no
+    ladder."""
     width, half = rng.uniform(0.7, 1.0), LENGTH / 2
     w, height = width / 2, rng.uniform(1.6, 1.75)
     wood = pick(rng, WOODS + METALS) if wood is None else wood
@@ -100,25 +117,30 @@ def rack(rng: np.random.Generator, wood=None, cover=None) -> Piece:
         while start < half - 0.3:
             end = min(start + rng.uniform(0.35, 1.5), half - 0.02)
             colour = cover if rng.random() < 0.6 else pick(rng, LINENS + WOODS)
-            boxes.append(_slab((-w + 0.04, base, start), (w - 0.04, base + rng.uniform(0.12, 0.3), end), colour))
+            boxes.append(
+                _slab((-w + 0.04, base, start), (w - 0.04, base + rng.uniform(0.12, 0.3), end),
+                      colour))
             start = end + rng.uniform(0.03, 0.4)
     return Piece('rack', tuple(boxes), (0.0, 0.8, 0.0))
 
 
 def bench(rng: np.random.Generator, wood=None, cover=None) -> Piece:
-    """A bench or couch of a bed's size without a pillow: bare, with a cloth across, or with a cushion in the middle."""
+    """A bench or couch of a bed's size without a pillow: bare, with a cloth across, or with a
+    cushion in the middle."""
     width, half, base = rng.uniform(0.8, 1.02), LENGTH / 2, rng.uniform(0.28, 0.36)
     w, top = width / 2, base + rng.uniform(0.1, 0.2)
     wood = pick(rng, WOODS + METALS) if wood is None else wood
     cover = hue(rng) if cover is None else cover
     boxes = _frame(rng, width, base, wood) + [
-        _slab((-w - 0.02, base - 0.04, -half), (w + 0.02, top, half - 0.02), cover)]
+        _slab((-w - 0.02, base - 0.04, -half), (w + 0.02, top, half - 0.02), cover)
+    ]
     boxes += _topping(rng, w, top, half)
     return Piece('bench', tuple(boxes), (0.0, top, 0.0))
 
 
 def _topping(rng: np.random.Generator, w: float, top: float, half: float) -> list[Box]:
-    """What lies on a bench. A bright thing of a pillow's area, but neither in its place nor of its shape."""
+    """What lies on a bench. A bright thing of a pillow's area, but neither in its place nor of its
+    shape."""
     style, linen = rng.random(), pick(rng, LINENS)
     if style < 0.25:
         return []
@@ -137,8 +159,12 @@ def bare_frame(rng: np.random.Generator, wood=None, cover: Optional[tuple] = Non
     half, w = LENGTH / 2, width / 2
     wood = pick(rng, WOODS + METALS) if wood is None else wood
     boxes = _frame(rng, width, base, wood)
-    boxes.append(_slab((-w, base - 0.05, -half), (w, base, half - 0.02), shade(wood, 0.45),
-                       bars=int(rng.integers(8, 12)), bar=shade(wood, 1.25), bar_axis=2))
+    boxes.append(
+        _slab((-w, base - 0.05, -half), (w, base, half - 0.02),
+              shade(wood, 0.45),
+              bars=int(rng.integers(8, 12)),
+              bar=shade(wood, 1.25),
+              bar_axis=2))
     return Piece('frame', tuple(boxes), (0.0, base, 0.0))
 
 
@@ -147,11 +173,15 @@ def low_table(rng: np.random.Generator, wood=None, cover=None) -> Piece:
     width, half = rng.uniform(0.75, 1.0), LENGTH / 2 * rng.uniform(0.85, 1)
     w, top = width / 2, rng.uniform(0.42, 0.62)
     wood = pick(rng, WOODS) if wood is None else wood
-    boxes = [_slab((x, 0, z), (x + 0.07, top - 0.06, z + 0.07), shade(wood, 0.8))
-             for x in (-w, w - 0.07) for z in (-half, half - 0.07)]
+    boxes = [
+        _slab((x, 0, z), (x + 0.07, top - 0.06, z + 0.07), shade(wood, 0.8))
+        for x in (-w, w - 0.07) for z in (-half, half - 0.07)
+    ]
     boxes.append(_slab((-w, top - 0.06, -half), (w, top, half), wood))
     runner = hue(rng) if cover is None else cover
-    boxes.append(_slab((-w * 0.45, top, -half), (w * 0.45, top + 0.01, half * rng.uniform(0.2, 1.0)), runner))
+    boxes.append(
+        _slab((-w * 0.45, top, -half), (w * 0.45, top + 0.01, half * rng.uniform(0.2, 1.0)),
+              runner))
     return Piece('table', tuple(boxes), (0.0, top, 0.0))
 
 
@@ -161,17 +191,24 @@ def sofa(rng: np.random.Generator, wood=None, cover=None) -> Piece:
     width, deep, back = 0.25 + 0.62 * seats, rng.uniform(0.8, 0.95), rng.uniform(0.72, 0.9)
     cover = hue(rng, (0.1, 0.55), (0.4, 0.8)) if cover is None else cover
     w, d, seat = width / 2, deep / 2, rng.uniform(0.38, 0.45)
-    boxes = [_slab((-w, 0.06, -d), (w, seat - 0.12, d), shade(cover, 0.8)),
-             _slab((-w, seat - 0.12, d - 0.2), (w, back, d), cover)]
+    boxes = [
+        _slab((-w, 0.06, -d), (w, seat - 0.12, d), shade(cover, 0.8)),
+        _slab((-w, seat - 0.12, d - 0.2), (w, back, d), cover)
+    ]
     for x in (-w, w - 0.16):
-        boxes.append(_slab((x, seat - 0.12, -d), (x + 0.16, seat + 0.18, d - 0.2), shade(cover, 0.94)))
+        boxes.append(
+            _slab((x, seat - 0.12, -d), (x + 0.16, seat + 0.18, d - 0.2), shade(cover, 0.94)))
     lane = (width - 0.32) / seats
     for i in range(seats):
         x = -w + 0.16 + i * lane
-        boxes.append(_slab((x + 0.01, seat - 0.12, -d), (x + lane - 0.01, seat + 0.03, d - 0.2), shade(cover, 1.12)))
+        boxes.append(
+            _slab((x + 0.01, seat - 0.12, -d), (x + lane - 0.01, seat + 0.03, d - 0.2),
+                  shade(cover, 1.12)))
     for side in (-1, 1):
         if rng.random() < 0.4:
             x = side * (w - 0.42)
-            boxes.append(_slab((x - 0.2, seat + 0.03, d - 0.42), (x + 0.2, seat + 0.35, d - 0.22),
-                               pick(rng, LINENS) if rng.random() < 0.5 else hue(rng), round=True))
+            boxes.append(
+                _slab((x - 0.2, seat + 0.03, d - 0.42), (x + 0.2, seat + 0.35, d - 0.22),
+                      pick(rng, LINENS) if rng.random() < 0.5 else hue(rng),
+                      round=True))
     return Piece('sofa', tuple(boxes), (0.0, seat, 0.0))

@@ -1,4 +1,5 @@
-"""Figures of the demo model without LMDeploy's engine: the plain fp32 reference on freshly drawn pictures.
+"""Figures of the demo model without LMDeploy's engine: the plain fp32 reference on freshly drawn
+pictures.
 
     python -m lmdeploy_ext.eval.demo.check --split test --count 2000 [--max-dynamic-patch 1]
 
@@ -32,18 +33,27 @@ def figures(rows: list[dict], threshold: float = 0.5) -> dict[str, BinaryMetrics
         long, short = sorted((row['width'], row['height']), reverse=True)
         parts.setdefault(f'{long}x{short}', []).append(row)
         parts.setdefault(row['sort'], []).append(row)
-    return {name: binary_metrics(np.array([row['label'] == questions.POSITIVE for row in part]),
-                                 np.array([row['probability'] for row in part]), threshold)
-            for name, part in parts.items()}
+    return {
+        name:
+        binary_metrics(np.array([row['label'] == questions.POSITIVE for row in part]),
+                       np.array([row['probability'] for row in part]), threshold)
+        for name, part in parts.items()
+    }
 
 
-def predict(reference: Reference, split: str, count: int, seed: int, max_num: int, jobs: int) -> list[dict]:
-    """Draw pictures 0 to `count` of a split and answer the published question; manifest rows with `probability`."""
+def predict(reference: Reference, split: str, count: int, seed: int, max_num: int,
+            jobs: int) -> list[dict]:
+    """Draw pictures 0 to `count` of a split and answer the published question; manifest rows with
+    `probability`."""
     rows = []
     with ProcessPoolExecutor(jobs, mp_context=get_context('spawn')) as pool:
         pictures = pool.map(partial(picture.draw, split, seed), range(count), chunksize=8)
-        answers = reference.probabilities(pictures, lambda drawn: from_bytes(drawn.jpeg), max_num, jobs)
-        for drawn, probability in tqdm(answers, total=count, unit='image', disable=not sys.stderr.isatty()):
+        answers = reference.probabilities(pictures, lambda drawn: from_bytes(drawn.jpeg), max_num,
+                                          jobs)
+        for drawn, probability in tqdm(answers,
+                                       total=count,
+                                       unit='image',
+                                       disable=not sys.stderr.isatty()):
             rows.append({**drawn.row(split), 'probability': probability})
     return rows
 
@@ -53,7 +63,8 @@ def table(parts: dict[str, BinaryMetrics]) -> str:
     lines = [f'{"":10} {"images":>6} {"recall %":>22} {"precision %":>22}']
     for name, metrics in parts.items():
         images = metrics.accuracy.total
-        lines.append(f'{name:10} {images:6} {_percent(metrics.recall):>22} {_percent(metrics.precision):>22}')
+        recall, precision = _percent(metrics.recall), _percent(metrics.precision)
+        lines.append(f'{name:10} {images:6} {recall:>22} {precision:>22}')
     return '\n'.join(lines)
 
 
@@ -65,7 +76,8 @@ def _percent(estimate) -> str:
 
 def main(argv=None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog='python -m lmdeploy_ext.eval.demo.check', description=__doc__,
+    parser = argparse.ArgumentParser(prog='python -m lmdeploy_ext.eval.demo.check',
+                                     description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--split', choices=list(picture.SPLITS), default='test')
     parser.add_argument('--count', type=int, default=200, help='pictures to draw and answer')
@@ -73,22 +85,35 @@ def main(argv=None) -> int:
     parser.add_argument('--max-dynamic-patch', type=int, default=12, metavar='TILES')
     parser.add_argument('--model', type=Path, default=MODEL, help='checkpoint folder')
     parser.add_argument('--device', default='cpu')
-    parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)), help='processes that draw')
+    parser.add_argument('--jobs',
+                        type=int,
+                        default=len(os.sched_getaffinity(0)),
+                        help='processes that draw')
     parser.add_argument('--json', type=Path, help='write the figures here too')
     args = parser.parse_args(argv)
     if not (args.model / 'config.json').is_file():
-        parser.error(f'{args.model} has no config.json; give the folder of a checkpoint with --model')
+        parser.error(
+            f'{args.model} has no config.json; give the folder of a checkpoint with --model')
     if min(args.count, args.max_dynamic_patch, args.jobs) < 1:
         parser.error('--count, --max-dynamic-patch and --jobs must be at least 1')
     if args.device == 'cpu':
         torch.set_num_threads(args.jobs)
     reference = Reference.load(args.model, args.device)
-    parts = figures(predict(reference, args.split, args.count, args.seed, args.max_dynamic_patch, args.jobs))
+    parts = figures(
+        predict(reference, args.split, args.count, args.seed, args.max_dynamic_patch, args.jobs))
     sys.stdout.write(table(parts) + '\n')
     if args.json:
-        record = {'split': args.split, 'count': args.count, 'seed': args.seed, 'set_version': picture.VERSION,
-                  'max_dynamic_patch': args.max_dynamic_patch,
-                  'figures': {name: asdict(metrics) for name, metrics in parts.items()}}
+        record = {
+            'split': args.split,
+            'count': args.count,
+            'seed': args.seed,
+            'set_version': picture.VERSION,
+            'max_dynamic_patch': args.max_dynamic_patch,
+            'figures': {
+                name: asdict(metrics)
+                for name, metrics in parts.items()
+            }
+        }
         args.json.write_text(json.dumps(record, indent=1) + '\n', encoding='utf-8')
     return 0
 

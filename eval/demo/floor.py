@@ -8,8 +8,17 @@ from .geometry import Camera, Piece
 from .scene import Room
 
 WALL_PIECES = {maker.__name__: maker for maker in furniture.WALL_PIECES}
-LONG_PIECES = {'bench': beds.bench, 'frame': beds.bare_frame, 'low_table': beds.low_table, 'rack': beds.rack}
-_LADDER = {0: 'foot', 1: '-x', 3: '+x'}  # the side that shows, for a bunk bed turned by so many quarters
+LONG_PIECES = {
+    'bench': beds.bench,
+    'frame': beds.bare_frame,
+    'low_table': beds.low_table,
+    'rack': beds.rack
+}
+_LADDER = {
+    0: 'foot',
+    1: '-x',
+    3: '+x'
+}  # the side that shows, for a bunk bed turned by so many quarters
 
 
 def build(rng: np.random.Generator, name: str, style: dict, quarter: int = 0) -> Piece:
@@ -34,8 +43,9 @@ class Floor:
 
     def free(self, low, high, gap: float) -> bool:
         """Whether nothing stands within `gap` metres of the footprint from `low` to `high`."""
-        return not any(low[0] < other.high[0] + gap and high[0] > other.low[0] - gap
-                       and low[2] < other.high[2] + gap and high[2] > other.low[2] - gap for other in self.pieces)
+        return not any(low[0] < other.high[0] + gap and high[0] > other.low[0] -
+                       gap and low[2] < other.high[2] + gap and high[2] > other.low[2] - gap
+                       for other in self.pieces)
 
     def add(self, piece: Piece, x: float, z: float, gap: float) -> bool:
         """Move `piece` by x, z and keep it there, if it stands free."""
@@ -44,9 +54,10 @@ class Floor:
         self.pieces.append(piece.placed(0, x, z))
         return True
 
-    def to_wall(self, rng: np.random.Generator, name: str, style: dict, gap: float, tries: int, shown: bool) -> bool:
-        """Put a new piece to a wall, its head against it or its side along it; `shown`: so that the camera sees its
-        head and its middle. False where no place was found."""
+    def to_wall(self, rng: np.random.Generator, name: str, style: dict, gap: float, tries: int,
+                shown: bool) -> bool:
+        """Put a new piece to a wall, its head against it or its side along it; `shown`: so that
+        the camera sees its head and its middle. False where no place was found."""
         built: dict[int, Piece] = {}
         for _ in range(tries):
             side = ('back', 'back', 'left', 'right')[rng.integers(4)]
@@ -65,7 +76,8 @@ class Floor:
         """How far to move a piece so that it stands somewhere along the wall `side`."""
         room, off = self.room, rng.uniform(0.03, 0.15)
         if side == 'back':
-            return _within(rng, room.left - piece.low[0], room.right - piece.high[0]), room.back - off - piece.high[2]
+            return _within(rng, room.left - piece.low[0],
+                           room.right - piece.high[0]), room.back - off - piece.high[2]
         x = room.left + off - piece.low[0] if side == 'left' else room.right - off - piece.high[0]
         return x, _within(rng, 1.0 - piece.low[2], room.back - 0.1 - piece.high[2])
 
@@ -76,11 +88,14 @@ class Floor:
         offset = np.abs(points[:, :2] / points[:, 2:]) * self.camera.focal
         return bool((offset < (0.45 * self.camera.width, 0.45 * self.camera.height)).all())
 
-    def anywhere(self, rng: np.random.Generator, maker: Callable[[np.random.Generator], Piece], tries: int) -> bool:
+    def anywhere(self, rng: np.random.Generator, maker: Callable[[np.random.Generator], Piece],
+                 tries: int) -> bool:
         """Put a small piece somewhere in the room."""
         piece = maker(rng).placed(int(rng.integers(4)), 0, 0)
-        return any(self.add(piece, rng.uniform(self.room.left + 0.4, self.room.right - 0.4),
-                            rng.uniform(self.room.back * 0.3, self.room.back - 0.5), 0.15) for _ in range(tries))
+        return any(
+            self.add(piece, rng.uniform(self.room.left + 0.4, self.room.right - 0.4),
+                     rng.uniform(self.room.back * 0.3, self.room.back - 0.5), 0.15)
+            for _ in range(tries))
 
     def extras(self, rng: np.random.Generator, count: int) -> None:
         """Up to `count` ordinary pieces of furniture."""
@@ -89,7 +104,8 @@ class Floor:
             if rng.random() < 0.7:
                 self.to_wall(rng, names[rng.integers(len(names))], {}, 0.1, 6, shown=False)
             else:
-                self.anywhere(rng, furniture.FREE_PIECES[rng.integers(len(furniture.FREE_PIECES))], 6)
+                self.anywhere(rng, furniture.FREE_PIECES[rng.integers(len(furniture.FREE_PIECES))],
+                              6)
 
 
 def _within(rng: np.random.Generator, least: float, most: float) -> float:

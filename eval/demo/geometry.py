@@ -1,6 +1,7 @@
 """A pinhole camera, and solids that can be painted back to front.
 
-Room coordinates: x to the right, y up, z away from the viewer, in metres. Pixels: u to the right, v down.
+Room coordinates: x to the right, y up, z away from the viewer, in metres. Pixels: u to the right,
+v down.
 """
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,7 +36,8 @@ class Camera:
         return (np.asarray(points, np.float64) - self.position) @ (tilt @ turn).T
 
     def project(self, points: np.ndarray) -> Optional[np.ndarray]:
-        """Pixels `[m, 2]` of the polygon `points` `[n, 3]`, cut at the near plane; None where nothing is left."""
+        """Pixels `[m, 2]` of the polygon `points` `[n, 3]`, cut at the near plane; None where
+        nothing is left."""
         seen = _clip_near(self.view(points))
         if len(seen) < 3:
             return None
@@ -64,13 +66,16 @@ def _clip_near(polygon: np.ndarray) -> np.ndarray:
 
 
 def clip(polygon: np.ndarray, width: int, height: int, margin: float = 64.0) -> np.ndarray:
-    """The convex `polygon` (pixels, `[n, 2]`) cut at the picture's frame, `margin` pixels outside it.
+    """The convex `polygon` (pixels, `[n, 2]`) cut at the picture's frame, `margin` pixels outside
+    it.
 
-    OpenCV's filling works in fixed point: corners far outside overflow there, so they are cut off beforehand.
+    OpenCV's filling works in fixed point: corners far outside overflow there, so they are cut off
+    beforehand.
     """
     if (np.abs(polygon) < 4096).all():
         return polygon
-    for axis, sign, bound in ((0, 1, -margin), (0, -1, -width - margin), (1, 1, -margin), (1, -1, -height - margin)):
+    for axis, sign, bound in ((0, 1, -margin), (0, -1, -width - margin), (1, 1, -margin),
+                              (1, -1, -height - margin)):
         kept, inside = [], sign * polygon[:, axis] >= bound
         for i in range(len(polygon)):
             a, b = polygon[i - 1], polygon[i]
@@ -86,8 +91,9 @@ def clip(polygon: np.ndarray, width: int, height: int, margin: float = 64.0) -> 
 
 @dataclass(frozen=True)
 class Box:
-    """A solid with the bounds `low` and `high`. `bars` draws that many stripes of colour `bar` across its length
-    (z) on the faces that show. `round` makes it a rounded prism (a pillow, a pot), whose top is a rounded rectangle.
+    """A solid with the bounds `low` and `high`. `bars` draws that many stripes of colour `bar`
+    across its length (z) on the faces that show. `round` makes it a rounded prism (a pillow, a
+    pot), whose top is a rounded rectangle.
     """
     low: tuple[float, float, float]
     high: tuple[float, float, float]
@@ -129,7 +135,9 @@ class Piece:
         return np.array([box.high for box in self.boxes]).max(axis=0)
 
     def placed(self, quarter: int, x: float, z: float) -> 'Piece':
-        """Turned by `quarter` quarter turns (1: head to -x, 2: head to the viewer, 3: head to +x) and moved."""
+        """Turned by `quarter` quarter turns (1: head to -x, 2: head to the viewer, 3: head to +x)
+        and moved."""
+
         def move(point):
             px, py, pz = point
             px, pz = [(px, pz), (-pz, px), (-px, -pz), (pz, -px)][quarter % 4]
@@ -139,21 +147,25 @@ class Piece:
         for box in self.boxes:
             a, b = move(box.low), move(box.high)
             axis = {0: 2, 2: 0}.get(box.bar_axis, 1) if quarter % 2 else box.bar_axis
-            boxes.append(replace(box, low=tuple(map(min, a, b)), high=tuple(map(max, a, b)), bar_axis=axis))
+            boxes.append(
+                replace(box, low=tuple(map(min, a, b)), high=tuple(map(max, a, b)), bar_axis=axis))
         return replace(self, boxes=tuple(boxes), head=move(self.head))
 
 
 def paint_order(lows: np.ndarray, highs: np.ndarray, eye: np.ndarray) -> list[int]:
-    """Indices of disjoint boxes (`lows`, `highs`: `[n, 3]`) so that none hides one that is painted after it.
+    """Indices of disjoint boxes (`lows`, `highs`: `[n, 3]`) so that none hides one that is painted
+    after it.
 
-    Two boxes that an axis-aligned plane separates are ordered by the side of it on which the eye is; where boxes
-    hide each other in a circle, the farthest comes first.
+    Two boxes that an axis-aligned plane separates are ordered by the side of it on which the eye
+    is; where boxes hide each other in a circle, the farthest comes first.
     """
     count, eps = len(lows), 1e-6
     behind = np.zeros((count, count), bool)
     for k in range(3):
-        behind |= (lows[:, None, k] >= highs[None, :, k] - eps) & (eye[k] <= lows[:, None, k] + eps)
-        behind |= (highs[:, None, k] <= lows[None, :, k] + eps) & (eye[k] >= highs[:, None, k] - eps)
+        behind |= (lows[:, None, k] >= highs[None, :, k] - eps) & (eye[k]
+                                                                   <= lows[:, None, k] + eps)
+        behind |= (highs[:, None, k] <= lows[None, :, k] + eps) & (eye[k]
+                                                                   >= highs[:, None, k] - eps)
     first = behind & ~behind.T
     distance = np.linalg.norm((lows + highs) / 2 - eye, axis=1)
     order, left = [], list(np.argsort(-distance))

@@ -13,8 +13,8 @@ IN_THE_WAY = ('desk', 'wardrobe', 'shelf', 'nightstand', 'locker', 'chair', 'pla
 
 
 def make_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
-    """A furnished room for a picture of `width` x `height` pixels. Every bed in it can be made out: a layout in
-    which one cannot is drawn again, at last without that bed."""
+    """A furnished room for a picture of `width` x `height` pixels. Every bed in it can be made
+    out: a layout in which one cannot is drawn again, at last without that bed."""
     order = draw_order(rng)
     furnish = _near if order.sort in ('bedroom', 'shared') else _far
     for _ in range(ATTEMPTS):
@@ -31,7 +31,8 @@ def make_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
 
 
 def _style(rng: np.random.Generator, alike: float) -> dict:
-    """The same wood and cloth for the whole room with probability `alike`, else each piece has its own."""
+    """The same wood and cloth for the whole room with probability `alike`, else each piece has its
+    own."""
     if rng.random() >= alike:
         return {}
     return {'wood': beds.pick(rng, beds.WOODS + beds.METALS), 'cover': beds.hue(rng)}
@@ -49,15 +50,18 @@ def _near(rng: np.random.Generator, order: Order, width: int, height: int) -> Sc
     rug = ()
     if rng.random() < 0.4:
         w, d = rng.uniform(0.5, wide / 3.2), rng.uniform(0.5, deep / 4)
-        rug = (furniture.rug(rng, w, d).placed(0, rng.uniform(-wide / 6, wide / 6), deep * rng.uniform(0.35, 0.6)), )
+        rug = (furniture.rug(rng, w, d).placed(0, rng.uniform(-wide / 6, wide / 6),
+                                               deep * rng.uniform(0.35, 0.6)), )
     floor.extras(rng, order.extras)
-    return Scene(room, floor.camera, rug + in_order(floor.pieces, floor.camera), rng.uniform(-1, 1), order.sort)
+    return Scene(room, floor.camera, rug + in_order(floor.pieces, floor.camera),
+                 rng.uniform(-1, 1), order.sort)
 
 
 def _near_camera(rng: np.random.Generator, room: Room, width: int, height: int) -> Camera:
     wide = room.right - room.left
     eye = (rng.uniform(-0.3, 0.3) * wide, rng.uniform(1.7, 2.5), -rng.uniform(0.3, 1.6))
-    target = (rng.uniform(-0.12, 0.12) * wide, rng.uniform(0.4, 0.9), room.back * rng.uniform(0.55, 0.8))
+    target = (rng.uniform(-0.12, 0.12) * wide, rng.uniform(0.4, 0.9),
+              room.back * rng.uniform(0.55, 0.8))
     ratio = rng.uniform(0.52, 0.8) if width > height else rng.uniform(0.8, 1.15)
     focal = ratio * width * (room.back - eye[2]) / wide
     return _aim(eye, target, focal, width, height)
@@ -66,17 +70,21 @@ def _near_camera(rng: np.random.Generator, room: Room, width: int, height: int) 
 def _aim(eye, target, focal: float, width: int, height: int) -> Camera:
     """A camera at `eye` with `target` in the middle of its picture."""
     dx, dy, dz = (t - e for t, e in zip(target, eye))
-    return Camera(eye, float(np.arctan2(dx, dz)), float(np.arctan2(-dy, np.hypot(dx, dz))), focal, width, height)
+    return Camera(eye, float(np.arctan2(dx, dz)), float(np.arctan2(-dy, np.hypot(dx, dz))), focal,
+                  width, height)
 
 
 def _far(rng: np.random.Generator, order: Order, width: int, height: int) -> Scene:
-    """A hall or a ward with its furniture in rows; the camera is far away, so that pieces are of about one size."""
+    """A hall or a ward with its furniture in rows; the camera is far away, so that pieces are of
+    about one size."""
     scale = rng.uniform(*SCALE)
     focal = width * (rng.uniform(0.9, 1.25) if width > height else rng.uniform(1.2, 1.6))
     back, rise = focal / scale, np.radians(rng.uniform(22, 34))
-    pitch_x, pitch_z = rng.uniform(1.7, 2.5) * (1.0 if order.sort == 'hall' else 1.35), rng.uniform(2.7, 3.4)
+    pitch_x = rng.uniform(1.7, 2.5) * (1.0 if order.sort == 'hall' else 1.35)
+    pitch_z = rng.uniform(2.7, 3.4)
     visible = width / scale * 0.86
-    rows, columns = _grid(rng, len(order.pieces) + 1, int(np.clip(visible // pitch_x, 1, 6)), width < height)
+    widest = int(np.clip(visible // pitch_x, 1, 6))
+    rows, columns = _grid(rng, len(order.pieces) + 1, widest, width < height)
     eye = (rng.uniform(-0.12, 0.12) * visible, back * np.sin(rise), back - 2 - back * np.cos(rise))
     target = (rng.uniform(-0.05, 0.05) * visible, 0.5, back - 1.2 - (rows - 1) * pitch_z / 2)
     half = visible * rng.uniform(0.5, 0.75)
@@ -87,23 +95,20 @@ def _far(rng: np.random.Generator, order: Order, width: int, height: int) -> Sce
         x = (column - (columns - 1) / 2) * pitch_x + rng.uniform(-0.2, 0.2)
         _put(rng, floor, name, style, x, back - 1.6 - row * pitch_z + rng.uniform(-0.25, 0.25))
     floor.extras(rng, order.extras)
-    return Scene(room, floor.camera, in_order(floor.pieces, floor.camera), rng.uniform(-1, 1), order.sort)
+    return Scene(room, floor.camera, in_order(floor.pieces, floor.camera), rng.uniform(-1, 1),
+                 order.sort)
 
 
 def _grid(rng: np.random.Generator, cells: int, widest: int, portrait: bool) -> tuple[int, int]:
-    """Rows and columns for at least `cells` pieces (18 at most), no more than `widest` in a row."""
+    """Rows and columns for at least `cells` pieces (18 at most), no more than `widest` in a
+    row."""
     least = int(np.ceil(cells / widest))
     rows = int(np.clip(rng.integers(2, 4) if portrait else rng.integers(1, 4), min(least, 3), 3))
     return rows, int(np.clip(np.ceil(cells / rows) + rng.integers(0, 2), 1, widest))
 
 
-def _put(rng: np.random.Generator, floor: Floor, name: str, style: dict, x: float, z: float) -> None:
-    """Put one piece, or a `pair` of single beds with a narrow gap, in its place in a row."""
-    if name == 'pair':
-        pieces = [build(rng, 'single', style) for _ in range(2)]
-        gap = rng.uniform(0.2, 0.4)
-        floor.add(pieces[0], x - gap / 2 - pieces[0].high[0], z, 0.02)
-        floor.add(pieces[1], x + gap / 2 - pieces[1].low[0], z, 0.02)
-    else:
-        quarter = (0, 1, 3)[rng.integers(3)] if name in ('bunk', 'rack') else 0
-        floor.add(build(rng, name, style, quarter), x, z, 0.02)
+def _put(rng: np.random.Generator, floor: Floor, name: str, style: dict, x: float,
+         z: float) -> None:
+    """Put one piece in its place in a row."""
+    quarter = (0, 1, 3)[rng.integers(3)] if name in ('bunk', 'rack') else 0
+    floor.add(build(rng, name, style, quarter), x, z, 0.02)

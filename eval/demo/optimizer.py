@@ -1,8 +1,9 @@
-"""Muon for matrices, Adam for the rest, on fp32 weights with a moving average; a low precision copy computes.
+"""Muon for matrices, Adam for the rest, on fp32 weights with a moving average; a low precision
+copy computes.
 
-Muon: Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon/: momentum, made orthogonal by five steps of a
-Newton-Schulz iteration. Everything is tensor arithmetic on the device without a look at values, so that an update can
-be captured in a CUDA graph.
+Muon: Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon/: momentum, made orthogonal by
+five steps of a Newton-Schulz iteration. Everything is tensor arithmetic on the device without a
+look at values, so that an update can be captured in a CUDA graph.
 """
 from dataclasses import dataclass
 
@@ -51,7 +52,8 @@ class Optimizer:
         precision: dtype of the Newton-Schulz iteration.
     """
 
-    def __init__(self, master: nn.Module, averaged: nn.Module, rates: Rates, precision: torch.dtype):
+    def __init__(self, master: nn.Module, averaged: nn.Module, rates: Rates,
+                 precision: torch.dtype):
         self.rates, self.precision = rates, precision
         self.weights, self.averages = list(master.parameters()), list(averaged.parameters())
         self.sizes = [weight.numel() for weight in self.weights]
@@ -65,7 +67,10 @@ class Optimizer:
         self.groups = list(shapes.values())
         device = self.weights[0].device
         self.rate, self.count = torch.zeros((), device=device), torch.zeros((), device=device)
-        self.momenta = [torch.cat([torch.zeros_like(_blocks(self.weights[i])) for i in group]) for group in self.groups]
+        self.momenta = [
+            torch.cat([torch.zeros_like(_blocks(self.weights[i])) for i in group])
+            for group in self.groups
+        ]
         self.means = [torch.zeros_like(self.weights[i]) for i in self.others]
         self.squares = [torch.zeros_like(self.weights[i]) for i in self.others]
 
@@ -73,7 +78,10 @@ class Optimizer:
     def step(self, gradient: torch.Tensor) -> None:
         """One update. `gradient`: float32 `[parameters]`, in the order of `parameters()`."""
         scale = (self.rates.clip / (gradient.norm() + 1e-6)).clamp(max=1.0)
-        grads = [grad.view_as(weight) for grad, weight in zip((gradient * scale).split(self.sizes), self.weights)]
+        grads = [
+            grad.view_as(weight)
+            for grad, weight in zip((gradient * scale).split(self.sizes), self.weights)
+        ]
         for group, momentum in zip(self.groups, self.momenta):
             self._muon([self.weights[i] for i in group], [grads[i] for i in group], momentum)
         self.count.add_(1)
@@ -93,7 +101,8 @@ class Optimizer:
             blocks.mul_(1 - step * self.rates.decay).sub_(update[first:first + len(blocks)])
             first += len(blocks)
 
-    def _adam(self, weight: torch.Tensor, grad: torch.Tensor, mean: torch.Tensor, square: torch.Tensor) -> None:
+    def _adam(self, weight: torch.Tensor, grad: torch.Tensor, mean: torch.Tensor,
+              square: torch.Tensor) -> None:
         mean.lerp_(grad, 0.1)
         square.lerp_(grad.square(), 0.02)
         unbiased = (square / (1 - 0.98**self.count)).sqrt() + 1e-8
@@ -104,6 +113,7 @@ class Optimizer:
 
 
 def _blocks(weight: torch.Tensor) -> torch.Tensor:
-    """A view `[k, rows, columns]` of the matrices in a weight: a ViT's query, key and value are three in one."""
+    """A view `[k, rows, columns]` of the matrices in a weight: a ViT's query, key and value are
+    three in one."""
     rows, columns = weight.shape
     return weight.view(3, columns, columns) if rows == 3 * columns else weight.unsqueeze(0)

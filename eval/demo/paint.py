@@ -1,4 +1,5 @@
-"""Paints a scene: flat shaded faces, fine outlines, soft shadows on the floor. Anti-aliased, RGB uint8."""
+"""Paints a scene: flat shaded faces, fine outlines, soft shadows on the floor. Anti-aliased, RGB
+uint8."""
 import cv2
 import numpy as np
 
@@ -21,7 +22,14 @@ class Painter:
         self.scene, self.finish, self.camera, self.line = scene, finish, scene.camera, line
         self.image = np.zeros((scene.camera.height, scene.camera.width, 3), np.uint8)
         side = 0.06 * scene.daylight
-        self.light = {(0, 0): 0.78 + side, (0, 1): 0.78 - side, (1, 1): 1.0, (1, 0): 0.5, (2, 0): 0.88, (2, 1): 0.7}
+        self.light = {
+            (0, 0): 0.78 + side,
+            (0, 1): 0.78 - side,
+            (1, 1): 1.0,
+            (1, 0): 0.5,
+            (2, 0): 0.88,
+            (2, 1): 0.7
+        }
 
     def polygon(self, corners: np.ndarray, colour, outline: bool = False) -> None:
         """Fill the polygon `corners` `[n, 3]` (room coordinates)."""
@@ -36,18 +44,20 @@ class Painter:
         fixed = np.rint(points * (1 << SUBPIXEL)).astype(np.int32)
         cv2.fillPoly(self.image, [fixed], _rgb(colour), cv2.LINE_AA, SUBPIXEL)
         if outline and self.line:
-            cv2.polylines(self.image, [fixed], True, _rgb(shade(colour, 0.72)), 1, cv2.LINE_AA, SUBPIXEL)
+            cv2.polylines(self.image, [fixed], True, _rgb(shade(colour, 0.72)), 1, cv2.LINE_AA,
+                          SUBPIXEL)
 
     def room(self) -> None:
         """Walls, ceiling, floor and what is on them."""
         room, look = self.scene.room, self.finish
         x0, x1, z0, z1, h = room.left, room.right, room.front, room.back, room.height
-        faces = [
-            (((x0, 0, z0), (x1, 0, z0), (x1, 0, z1), (x0, 0, z1)), look.floor),
-            (((x0, h, z0), (x1, h, z0), (x1, h, z1), (x0, h, z1)), shade(look.ceiling, 0.95)),
-            (((x0, 0, z0), (x0, h, z0), (x0, h, z1), (x0, 0, z1)), shade(look.wall, self.light[0, 1] + 0.12)),
-            (((x1, 0, z0), (x1, h, z0), (x1, h, z1), (x1, 0, z1)), shade(look.wall, self.light[0, 0] + 0.12)),
-            (((x0, 0, z1), (x1, 0, z1), (x1, h, z1), (x0, h, z1)), look.wall)]
+        faces = [(((x0, 0, z0), (x1, 0, z0), (x1, 0, z1), (x0, 0, z1)), look.floor),
+                 (((x0, h, z0), (x1, h, z0), (x1, h, z1), (x0, h, z1)), shade(look.ceiling, 0.95)),
+                 (((x0, 0, z0), (x0, h, z0), (x0, h, z1), (x0, 0, z1)),
+                  shade(look.wall, self.light[0, 1] + 0.12)),
+                 (((x1, 0, z0), (x1, h, z0), (x1, h, z1), (x1, 0, z1)),
+                  shade(look.wall, self.light[0, 0] + 0.12)),
+                 (((x0, 0, z1), (x1, 0, z1), (x1, h, z1), (x0, h, z1)), look.wall)]
         for corners, colour in faces:
             self.polygon(np.array(corners, float), colour)
         for decal in look.decals:
@@ -63,7 +73,8 @@ class Painter:
             (x0, _, z0), (x1, y1, z1) = piece.low, piece.high
             reach = min(0.25 * y1, 0.35)
             lean = self.scene.daylight * reach
-            base = np.array([(x0 - 0.05 - max(lean, 0), 0, z0 - reach), (x1 + 0.05 - min(lean, 0), 0, z0 - reach),
+            base = np.array([(x0 - 0.05 - max(lean, 0), 0, z0 - reach),
+                             (x1 + 0.05 - min(lean, 0), 0, z0 - reach),
                              (x1 + 0.05 - min(lean, 0), 0, z1), (x0 - 0.05 - max(lean, 0), 0, z1)])
             points = self.camera.project(base)
             if points is not None:
@@ -72,13 +83,18 @@ class Painter:
                     cv2.fillPoly(dark, [np.rint(points / SHADOW_SCALE).astype(np.int32)], 150)
         metre = self.camera.scale(self.scene.pieces[0].head) if self.scene.pieces else 50
         dark = cv2.GaussianBlur(dark, (0, 0), max(0.8, 0.09 * metre / SHADOW_SCALE))
-        dark = cv2.resize(dark, None, fx=SHADOW_SCALE, fy=SHADOW_SCALE, interpolation=cv2.INTER_LINEAR)
+        dark = cv2.resize(dark,
+                          None,
+                          fx=SHADOW_SCALE,
+                          fy=SHADOW_SCALE,
+                          interpolation=cv2.INTER_LINEAR)
         dark = cv2.cvtColor(dark[:height, :width], cv2.COLOR_GRAY2RGB)
         cv2.multiply(self.image, dark, dst=self.image, scale=1 / 255)
 
     def piece(self, piece: Piece) -> None:
         """Draw the parts that face the camera, the farthest first."""
-        order = paint_order(np.array([b.low for b in piece.boxes]), np.array([b.high for b in piece.boxes]),
+        order = paint_order(np.array([b.low for b in piece.boxes]),
+                            np.array([b.high for b in piece.boxes]),
                             np.array(self.camera.position))
         for i in order:
             box = piece.boxes[i]
@@ -111,8 +127,10 @@ class Painter:
         (x0, y0, z0), (x1, y1, z1) = box.low, box.high
         angle = np.linspace(0, 2 * np.pi, 20, endpoint=False) + np.pi / 20
         c, s = np.cos(angle), np.sin(angle)
-        ring = np.stack([(x0 + x1) / 2 + (x1 - x0) / 2 * np.sign(c) * np.abs(c) ** 0.55, np.zeros(20),
-                         (z0 + z1) / 2 + (z1 - z0) / 2 * np.sign(s) * np.abs(s) ** 0.55], axis=1)
+        ring = np.stack([(x0 + x1) / 2 + (x1 - x0) / 2 * np.sign(c) * np.abs(c)**0.55,
+                         np.zeros(20),
+                         (z0 + z1) / 2 + (z1 - z0) / 2 * np.sign(s) * np.abs(s)**0.55],
+                        axis=1)
         bottom, top = ring + (0, y0, 0), ring + (0, y1, 0)
         points = self.camera.project(np.concatenate([bottom, top]))
         if points is None or len(points) != 40:

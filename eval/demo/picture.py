@@ -13,12 +13,12 @@ from .scene import Scene, class_map
 from .shell import finish
 
 #: Goes up with every change of what is drawn: sets of different versions are never mixed.
-VERSION = 1
+VERSION = 2
 CLASS_STEP = 8  # pixels of the picture for one of its class map
 SPLITS = {'train': 0, 'calibration': 1, 'test': 2}
 #: (longer side, shorter side) in pixels, share of the pictures, share of those that stand upright.
-SIZES = (((480, 320), 0.12, 0.25), ((480, 360), 0.12, 0.25), ((612, 464), 0.14, 0.25), ((640, 480), 0.16, 0.25),
-         ((960, 720), 0.24, 0.30), ((1344, 896), 0.22, 0.70))
+SIZES = (((480, 320), 0.12, 0.25), ((480, 360), 0.12, 0.25), ((612, 464), 0.14, 0.25),
+         ((640, 480), 0.16, 0.25), ((960, 720), 0.24, 0.30), ((1344, 896), 0.22, 0.70))
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,17 @@ class Picture:
 
     def row(self, split: str) -> dict:
         """The picture's line of the manifest."""
-        return {'id': self.id, 'image': f'images/{self.id}.jpg', 'label': label(self.beds, self.bunks), 'split': split,
-                'width': self.width, 'height': self.height, 'beds': self.beds, 'bunks': self.bunks, 'sort': self.sort}
+        return {
+            'id': self.id,
+            'image': f'images/{self.id}.jpg',
+            'label': label(self.beds, self.bunks),
+            'split': split,
+            'width': self.width,
+            'height': self.height,
+            'beds': self.beds,
+            'bunks': self.bunks,
+            'sort': self.sort
+        }
 
     def pixels(self) -> np.ndarray:
         """The decoded file: uint8 RGB `[height, width, 3]`."""
@@ -79,8 +88,8 @@ def draw(split: str, seed: int, index: int) -> Picture:
     scene = make_scene(rng, width, height)
     image = paint(scene, finish(rng, scene.room), line=rng.random() < 0.8)
     jpeg = photograph(rng, image, scene.daylight)
-    return Picture(f'{split}-{index:06d}', jpeg, width, height, scene.beds(), scene.bunks(), scene.sort, _marks(scene),
-                   class_map(scene, CLASS_STEP))
+    return Picture(f'{split}-{index:06d}', jpeg, width, height, scene.beds(), scene.bunks(),
+                   scene.sort, _marks(scene), class_map(scene, CLASS_STEP))
 
 
 def _marks(scene: Scene) -> tuple[Mark, ...]:
@@ -90,7 +99,8 @@ def _marks(scene: Scene) -> tuple[Mark, ...]:
         right, up, forward = camera.view(np.array([piece.head]))[0]
         if piece.kind not in kinds or forward < 0.2:
             continue
-        u, v = 0.5 + camera.focal * right / forward / camera.width, 0.5 - camera.focal * up / forward / camera.height
+        scale = camera.focal / forward
+        u, v = 0.5 + scale * right / camera.width, 0.5 - scale * up / camera.height
         if 0 <= u < 1 and 0 <= v < 1:
             marks.append(Mark(piece.kind, float(u), float(v)))
     return tuple(marks)

@@ -1,7 +1,8 @@
-"""Prompts exactly as LMDeploy's `internvl2-internlm2` chat template and InternVL wrapper write them.
+"""Prompts exactly as LMDeploy's `internvl2-internlm2` chat template and InternVL wrapper write
+them.
 
-LMDeploy cuts the prompt at the image and encodes both parts by themselves; the rows of image features go between.
-`tests/demo` compares the ids with what LMDeploy feeds its engine.
+LMDeploy cuts the prompt at the image and encodes both parts by themselves; the rows of image
+features go between. `tests/demo` compares the ids with what LMDeploy feeds its engine.
 """
 from dataclasses import dataclass
 
@@ -34,9 +35,11 @@ def encode(tokenizer, question: str) -> Prompt:
 def training_lines() -> list[str]:
     """Text for the tokenizer to learn from: all prompts, and how else one might ask."""
     asked = list(questions.answers(0, 0))
-    others = ['这是什么房间？', '请描述这张图片。', '图中有几张床？', '有没有上下铺？', '请回答是或否。', '请只回答数字。',
-              'Describe this image.', 'How many pillows are there?', 'Is there a sofa in the picture?',
-              'Please answer Yes or No.', 'Answer with a single word.', 'What is in this room?']
+    others = [
+        '这是什么房间？', '请描述这张图片。', '图中有几张床？', '有没有上下铺？', '请回答是或否。', '请只回答数字。', 'Describe this image.',
+        'How many pillows are there?', 'Is there a sofa in the picture?',
+        'Please answer Yes or No.', 'Answer with a single word.', 'What is in this room?'
+    ]
     return [BEFORE] + [after(question) for question in asked] + others
 
 

@@ -16,12 +16,15 @@ PATCH_SHARES = (0.07, ) + (0.04, ) * 4 + (0.055, ) * 6 + (0.44, )
 @dataclass(frozen=True)
 class Recipe:
     """Attributes:
-        minutes: wall-clock time, drawing the first pictures included; the step size follows it, not a number of steps.
+        minutes: wall-clock time, drawing the first pictures included; the step size follows it,
+        not a number of steps.
         warmup: updates in which the step size rises.
         album_gb: GiB of pixels kept on each device for drawing batches from.
         held_out: pictures of the calibration split for the log.
         first: pictures to wait for before the first step.
         jobs: processes that draw pictures.
+        rate: factor on all step sizes; less than 1 to go on from trained weights.
+        split: batches are so many times smaller than `BATCH`; for a CPU.
     """
     minutes: float = 8.0
     warmup: int = 200
@@ -30,6 +33,8 @@ class Recipe:
     first: int = 4000
     seed: int = 0
     jobs: int = 13
+    rate: float = 1.0
+    split: int = 1
 
 
 def shares() -> dict[tuple[int, int], float]:
@@ -42,15 +47,21 @@ def shares() -> dict[tuple[int, int], float]:
 
 
 class Draw:
-    """Draws what goes into a batch so that, over many batches, pictures of each size are cut with each
-    max_dynamic_patch as often as `shares` and `PATCH_SHARES` say, although a batch has one number of tiles."""
+    """Draws what goes into a batch so that, over many batches, pictures of each size are cut with
+    each max_dynamic_patch as often as `shares` and `PATCH_SHARES` say, although a batch has one
+    number of tiles."""
 
-    def __init__(self):
+    def __init__(self, split: int = 1):
+        self._batch = {tiles: max(GROUP, count // split) for tiles, count in BATCH.items()}
         self._cuts: dict[int, list] = {}
         for (height, width), share in shares().items():
             for patch, part in enumerate(PATCH_SHARES, 1):
-                self._cuts.setdefault(tile_count(width, height, patch), []).append(((height, width), patch, share * part))
-        weights = {tiles: sum(w for *_, w in cuts) / BATCH[tiles] for tiles, cuts in self._cuts.items()}
+                self._cuts.setdefault(tile_count(width, height, patch), []).append(
+                    ((height, width), patch, share * part))
+        weights = {
+            tiles: sum(w for *_, w in cuts) / self._batch[tiles]
+            for tiles, cuts in self._cuts.items()
+        }
         self._tiles = sorted(weights)
         self._weights = np.array([weights[tiles] for tiles in self._tiles]) / sum(weights.values())
 
@@ -62,5 +73,5 @@ class Draw:
         """Size and max_dynamic_patch of every group of a batch of such pictures."""
         cuts = self._cuts[tiles]
         weights = np.array([w for *_, w in cuts])
-        chosen = rng.choice(len(cuts), BATCH[tiles] // GROUP, p=weights / weights.sum())
+        chosen = rng.choice(len(cuts), self._batch[tiles] // GROUP, p=weights / weights.sum())
         return [cuts[i][:2] for i in chosen]

@@ -1,4 +1,5 @@
-"""The demo model's answers by the plain fp32 reference, with LMDeploy's own preprocessing and none of its engines."""
+"""The demo model's answers by the plain fp32 reference, with LMDeploy's own preprocessing and none
+of its engines."""
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,9 +19,13 @@ Item = TypeVar('Item')
 
 
 def upstream_tiles(image: Image.Image, max_num: int) -> torch.Tensor:
-    """Normalised float32 `[tiles, 3, 448, 448]`, as LMDeploy's `InternVLVisionModel` makes them."""
+    """Normalised float32 `[tiles, 3, 448, 448]`, as LMDeploy's `InternVLVisionModel` makes
+    them."""
     from lmdeploy.vl.model.internvl import dynamic_preprocess
-    tiles = dynamic_preprocess(image.convert('RGB'), max_num=max_num, image_size=TILE, use_thumbnail=True)
+    tiles = dynamic_preprocess(image.convert('RGB'),
+                               max_num=max_num,
+                               image_size=TILE,
+                               use_thumbnail=True)
     pixels = torch.from_numpy(np.stack([np.asarray(tile) for tile in tiles])).permute(0, 3, 1, 2)
     mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
     return (pixels.float() / 255 - mean) / std
@@ -43,11 +48,16 @@ class Reference:
     def input_ids(self, tiles: int, question: str) -> list[int]:
         """The prompt with an image of `tiles` tiles."""
         prompt = prompts.encode(self.tokenizer, question)
-        return prompt.before + [self.model.img_context_token_id] * (tiles * self.model.num_image_token) + prompt.after
+        return prompt.before + [self.model.img_context_token_id
+                                ] * (tiles * self.model.num_image_token) + prompt.after
 
     @torch.no_grad()
-    def probability(self, tiles: torch.Tensor, question: str = questions.QUESTION,
-                    words: Sequence[str] = (questions.POSITIVE, questions.NEGATIVE)) -> float:
+    def probability(
+        self,
+        tiles: torch.Tensor,
+        question: str = questions.QUESTION,
+        words: Sequence[str] = (questions.POSITIVE, questions.NEGATIVE)
+    ) -> float:
         """Probability of `words[0]` against the other words, from the first answer token.
 
         Args:
@@ -55,13 +65,19 @@ class Reference:
         """
         device = self.model.device
         ids = torch.tensor([self.input_ids(len(tiles), question)], device=device)
-        logits = self.model(pixel_values=tiles.to(device), input_ids=ids, use_cache=False).logits[0, -1].float()
+        logits = self.model(pixel_values=tiles.to(device), input_ids=ids,
+                            use_cache=False).logits[0, -1].float()
         wanted = [self.tokenizer.encode(word, add_special_tokens=False)[0] for word in words]
         return float(logits[wanted].softmax(dim=0)[0])
 
-    def probabilities(self, items: Iterable[Item], open_image: Callable[[Item], Image.Image], max_num: int,
+    def probabilities(self,
+                      items: Iterable[Item],
+                      open_image: Callable[[Item], Image.Image],
+                      max_num: int,
                       threads: int = 1) -> Iterator[tuple[Item, float]]:
-        """Answer the published question for every item, in order; `threads` prepare images meanwhile."""
+        """Answer the published question for every item, in order; `threads` prepare images
+        meanwhile."""
+
         def prepare(item: Item) -> tuple[Item, torch.Tensor]:
             return item, upstream_tiles(open_image(item), max_num)
 

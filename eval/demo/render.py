@@ -38,7 +38,11 @@ def identity(seed: int) -> dict:
     return {'version': VERSION, 'seed': seed, 'numpy': np.__version__, 'opencv': cv2.__version__}
 
 
-def render_split(out: Path, split: str, count: int, seed: int = 0, jobs: int = 1,
+def render_split(out: Path,
+                 split: str,
+                 count: int,
+                 seed: int = 0,
+                 jobs: int = 1,
                  progress: bool = False) -> Path:
     """Draw pictures 0 to `count` of a split that are not there yet; returns the manifest.
 
@@ -50,8 +54,11 @@ def render_split(out: Path, split: str, count: int, seed: int = 0, jobs: int = 1
     missing = [index for index in range(count) if f'{split}-{index:06d}' not in rows]
     (out / IMAGES).mkdir(exist_ok=True)
     with open(out / MANIFEST, 'a', encoding='utf-8') as manifest:
-        for row in tqdm(_draw_all(out, split, seed, missing, jobs), total=len(missing), desc=split,
-                        unit='image', disable=not progress or not missing):
+        for row in tqdm(_draw_all(out, split, seed, missing, jobs),
+                        total=len(missing),
+                        desc=split,
+                        unit='image',
+                        disable=not progress or not missing):
             manifest.write(json.dumps(row, ensure_ascii=False) + '\n')
             rows[row['id']] = row
     _write_manifest(out, rows)
@@ -63,7 +70,8 @@ def _claim(out: Path, wanted: dict) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RenderError(f'{out} cannot be made ({error.strerror}); give another --out') from error
+        raise RenderError(
+            f'{out} cannot be made ({error.strerror}); give another --out') from error
     file = out / IDENTITY
     if file.is_file():
         found = json.loads(file.read_text(encoding='utf-8'))
@@ -130,7 +138,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument('--split', choices=list(SPLITS), default='test')
     parser.add_argument('--count', type=int, default=300)
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)),
+    parser.add_argument('--jobs',
+                        type=int,
+                        default=len(os.sched_getaffinity(0)),
                         help='processes; default: the cores this process may use')
     args = parser.parse_args(argv)
     if min(args.count, args.jobs) < 1 or args.seed < 0:

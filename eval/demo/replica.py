@@ -1,4 +1,4 @@
-"""One device's share of the training: it computes gradients of a batch, replayed as CUDA graphs."""
+"""Gradients of a batch, computed in low precision; on a GPU, replayed as CUDA graphs."""
 from typing import Callable, Optional
 
 import torch
@@ -13,17 +13,17 @@ class Replica:
     """A copy of the objective in low precision.
 
     Attributes:
-        weights: flat `[parameters]`, what the copy computes with; write to it, then call `gradient`.
+        weights: flat `[parameters]`, what the copy computes with; write to it, then call
+        `gradient`.
         grads: flat float32 `[parameters]`, the last gradient.
     """
 
-    def __init__(self, objective: Objective, device: torch.device):
-        self.device, self.objective = device, objective.to(device)
-        self.parameters = list(self.objective.parameters())
-        dtype = self.parameters[0].dtype
+    def __init__(self, objective: Objective):
+        self.objective, self.parameters = objective, list(objective.parameters())
+        first = self.parameters[0]
         size = sum(parameter.numel() for parameter in self.parameters)
-        self.weights = torch.zeros(size, dtype=dtype, device=device)
-        self.grads = torch.zeros(size, device=device)
+        self.weights = torch.zeros(size, dtype=first.dtype, device=first.device)
+        self.grads = torch.zeros(size, device=first.device)
         self._graphs: dict[tuple, tuple[torch.cuda.CUDAGraph, Batch, dict]] = {}
         self._pool: Optional[tuple] = None
 
@@ -35,16 +35,16 @@ class Replica:
             parameter.copy_(part.view_as(parameter))
 
     def gradient(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Gradient of the sum of the losses, to `grads`; returns the losses and hits, valid until the next call."""
-        if self.device.type != 'cuda':
+        """Gradient of the sum of the losses, to `grads`; returns the losses and hits, valid until
+        the next call."""
+        if not self.weights.is_cuda:
             return self._compute(batch)
-        shape = tuple(batch.patches.shape) + tuple(batch.tail.shape)
-        with torch.cuda.device(self.device):
-            if shape not in self._graphs:
-                self._graphs[shape] = self._capture(batch)
-            graph, inputs, outputs = self._graphs[shape]
-            inputs.copy_(batch)
-            graph.replay()
+        shape = tuple(batch.patches.shape)
+        if shape not in self._graphs:
+            self._graphs[shape] = self._capture(batch)
+        graph, inputs, outputs = self._graphs[shape]
+        inputs.copy_(batch)
+        graph.replay()
         return outputs
 
     def _compute(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -64,7 +64,8 @@ class Replica:
 
 
 def capture(work: Callable, pool: Optional[tuple] = None) -> tuple[torch.cuda.CUDAGraph, object]:
-    """Record `work` on the current device as a CUDA graph; returns it, and what `work` returned."""
+    """Record `work` on the current device as a CUDA graph; returns it, and what `work`
+    returned."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -75,3 +76,12 @@ def capture(work: Callable, pool: Optional[tuple] = None) -> tuple[torch.cuda.CU
     with torch.cuda.graph(graph, pool=pool, capture_error_mode='thread_local'):
         outputs = work()
     return graph, outputs
+
+
+def replayable(work: Callable, device: torch.device) -> Callable:
+    """`work` itself on a CPU. On a GPU a recording of it: the call that records runs `work` a few
+    times, and the result replays it."""
+    if device.type != 'cuda':
+        return work
+    graph, _ = capture(work)
+    return graph.replay

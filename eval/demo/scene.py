@@ -19,7 +19,8 @@ class Decal:
 
 @dataclass(frozen=True)
 class Room:
-    """A box: x from `left` to `right`, z from `front` (behind the camera) to `back`, y from 0 to `height`."""
+    """A box: x from `left` to `right`, z from `front` (behind the camera) to `back`, y from 0 to
+    `height`."""
     left: float
     right: float
     front: float
@@ -62,13 +63,14 @@ def in_order(pieces, camera: Camera) -> tuple[Piece, ...]:
     """`pieces` as they have to be painted."""
     if not pieces:
         return ()
-    order = paint_order(np.array([piece.low for piece in pieces]), np.array([piece.high for piece in pieces]),
-                        np.array(camera.position))
+    order = paint_order(np.array([piece.low for piece in pieces]),
+                        np.array([piece.high for piece in pieces]), np.array(camera.position))
     return tuple(pieces[i] for i in order)
 
 
 def hull(camera: Camera, box, scale: float = 1.0) -> np.ndarray:
-    """The outline of `box` in pixels times `scale`, int32 `[n, 1, 2]`; empty where it is behind the camera."""
+    """The outline of `box` in pixels times `scale`, int32 `[n, 1, 2]`; empty where it is behind
+    the camera."""
     seen = camera.view(box.corners())
     if seen[:, 2].min() < 0.15:
         return np.zeros((0, 1, 2), np.int32)
@@ -78,7 +80,16 @@ def hull(camera: Camera, box, scale: float = 1.0) -> np.ndarray:
 
 
 #: What a class map tells apart, besides 0, the room.
-CLASSES = {'other': 1, 'bed': 2, 'pillow': 3, 'bunk': 4, 'ladder': 5, 'bench': 6, 'rack': 7, 'sofa': 8}
+CLASSES = {
+    'other': 1,
+    'bed': 2,
+    'pillow': 3,
+    'bunk': 4,
+    'ladder': 5,
+    'bench': 6,
+    'rack': 7,
+    'sofa': 8
+}
 
 
 def class_map(scene: Scene, step: int) -> np.ndarray:
@@ -98,11 +109,13 @@ def _class_of(piece: Piece, box: Box) -> int:
         return CLASSES['ladder' if box.key else 'bunk']
     if piece.kind in BEDS:
         return CLASSES['pillow' if box.key else 'bed']
-    return CLASSES.get('bench' if piece.kind in ('frame', 'table') else piece.kind, CLASSES['other'])
+    return CLASSES.get('bench' if piece.kind in ('frame', 'table') else piece.kind,
+                       CLASSES['other'])
 
 
 def hidden_beds(scene: Scene) -> list[Piece]:
-    """The beds that a person could not make out for certain: cut off, covered by other furniture, or too small."""
+    """The beds that a person could not make out for certain: cut off, covered by other furniture,
+    or too small."""
     scale = min(1.0, 300 / max(scene.camera.width, scene.camera.height))
     shape = round(scene.camera.height * scale), round(scene.camera.width * scale)
     ids = np.zeros(shape, np.int32)
@@ -128,13 +141,14 @@ def _area(outline: np.ndarray) -> int:
 
 
 def _own_order(piece: Piece, camera: Camera):
-    order = paint_order(np.array([b.low for b in piece.boxes]), np.array([b.high for b in piece.boxes]),
-                        np.array(camera.position))
+    order = paint_order(np.array([b.low for b in piece.boxes]),
+                        np.array([b.high for b in piece.boxes]), np.array(camera.position))
     return [piece.boxes[i] for i in order]
 
 
 def _plain(scene: Scene, piece: Piece, ids: np.ndarray, drawn: dict, i: int, scale: float) -> bool:
-    """Whether enough of the bed can be seen: its pillow or ladder, and more than half of its body."""
+    """Whether enough of the bed can be seen: its pillow or ladder, and more than half of its
+    body."""
     outlines = [hull(scene.camera, box) for box in piece.boxes if box.key]
     if any(not len(outline) for outline in outlines):
         return False
@@ -145,8 +159,10 @@ def _plain(scene: Scene, piece: Piece, ids: np.ndarray, drawn: dict, i: int, sca
         return False
     whole = cv2.convexHull(np.concatenate([hull(scene.camera, box) for box in piece.boxes]))
     x, y, w, h = cv2.boundingRect(whole)
-    inside = (max(0, min(x + w, scene.camera.width) - max(x, 0))
-              * max(0, min(y + h, scene.camera.height) - max(y, 0)))
+    inside = (max(0,
+                  min(x + w, scene.camera.width) - max(x, 0)) *
+              max(0,
+                  min(y + h, scene.camera.height) - max(y, 0)))
     if inside < 0.75 * w * h:
         return False
     if piece.kind == 'bunk':

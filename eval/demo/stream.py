@@ -1,5 +1,5 @@
-"""Pictures drawn by worker processes while the model trains, kept in the trainer's memory as uint8."""
-import itertools
+"""Pictures drawn by worker processes while the model trains, kept in the trainer's memory as
+uint8."""
 import os
 import queue
 import tempfile
@@ -29,8 +29,8 @@ class Truth:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Pictures of one size: pixels uint8 `[n, height, width, 3]`, class maps uint8 `[n, height // 8, width // 8]`, and
-    the truth of each."""
+    """Pictures of one size: pixels uint8 `[n, height, width, 3]`, class maps uint8 `[n, height //
+    8, width // 8]`, and the truth of each."""
     pixels: torch.Tensor
     classes: torch.Tensor
     truths: list[Truth]
@@ -40,8 +40,10 @@ class Chunk:
         return Chunk(self.pixels[places], self.classes[places], self.truths[places])
 
 
-def _draw_chunk(split: str, seed: int, indices: range, folder: str) -> list[tuple[str, tuple, np.ndarray, list]]:
-    """Draw pictures; their decoded pixels go to one file for each size, since a pipe would be the bottleneck."""
+def _draw_chunk(split: str, seed: int, indices: range,
+                folder: str) -> list[tuple[str, tuple, np.ndarray, list]]:
+    """Draw pictures; their decoded pixels go to one file for each size, since a pipe would be the
+    bottleneck."""
     cv2.setNumThreads(1)
     by_size: dict[tuple, list] = {}
     for index in indices:
@@ -60,19 +62,24 @@ def _draw_chunk(split: str, seed: int, indices: range, folder: str) -> list[tupl
 class PictureStream:
     """Draws pictures of a split without end, or the first `count` of them.
 
-    Iterate over `ready()` in the training loop: it gives the chunks finished since, on the `devices` in turn, and does not wait.
-    Use it in a `with` statement.
+    Iterate over `ready()` in the training loop: it gives the chunks finished since, on `device`,
+    and does not wait. Use it in a `with` statement.
     """
 
-    def __init__(self, split: str, seed: int, jobs: int, devices: list[torch.device], executor: ProcessPoolExecutor,
+    def __init__(self,
+                 split: str,
+                 seed: int,
+                 jobs: int,
+                 device: torch.device,
+                 executor: ProcessPoolExecutor,
                  count: int = 0):
-        self._split, self._seed, self._executor = split, seed, executor
-        self._devices = itertools.cycle(devices)
+        self._split, self._seed, self._device, self._executor = split, seed, device, executor
         self._limit, self._jobs = count or 1 << 40, jobs
         self._chunks: queue.Queue = queue.Queue(maxsize=256)
         self._stop = threading.Event()
         self._error: list[BaseException] = []
-        self._folder = tempfile.TemporaryDirectory(dir='/dev/shm' if Path('/dev/shm').is_dir() else None)
+        self._folder = tempfile.TemporaryDirectory(
+            dir='/dev/shm' if Path('/dev/shm').is_dir() else None)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> 'PictureStream':
@@ -101,18 +108,21 @@ class PictureStream:
                 start = next(starts, None)
                 if start is not None:
                     pending.add(self._submit(start))
-                device = next(self._devices)
                 for path, shape, classes, truths in future.result():
-                    pixels = torch.from_numpy(np.fromfile(path, np.uint8).reshape(shape)).to(device)
+                    pixels = torch.from_numpy(np.fromfile(path, np.uint8).reshape(shape)).to(
+                        self._device)
                     os.unlink(path)
-                    self._chunks.put(Chunk(pixels, torch.from_numpy(classes).to(device), truths))
+                    self._chunks.put(
+                        Chunk(pixels,
+                              torch.from_numpy(classes).to(self._device), truths))
         for future in pending:
             future.cancel()
         wait(pending)
 
     def _submit(self, start: int):
         indices = range(start, min(start + CHUNK, self._limit))
-        return self._executor.submit(_draw_chunk, self._split, self._seed, indices, self._folder.name)
+        return self._executor.submit(_draw_chunk, self._split, self._seed, indices,
+                                     self._folder.name)
 
     def ready(self) -> Iterator[Chunk]:
         """The chunks that are there now."""
@@ -133,9 +143,12 @@ class PictureStream:
 
 
 def workers(jobs: int) -> ProcessPoolExecutor:
-    """Processes for drawing. Started afresh, not forked: the parent may hold a GPU. Of low priority: they must not
-    take the core that feeds the GPU."""
-    return ProcessPoolExecutor(jobs, mp_context=get_context('spawn'), initializer=os.nice, initargs=(15, ))
+    """Processes for drawing. Started afresh, not forked: the parent may hold a GPU. Of low
+    priority: they must not take the core that feeds the GPU."""
+    return ProcessPoolExecutor(jobs,
+                               mp_context=get_context('spawn'),
+                               initializer=os.nice,
+                               initargs=(15, ))
 
 
 class Album:
@@ -151,7 +164,9 @@ class Album:
         for (h, w), share in shares.items():
             places = max(8, int(capacity / bytes_each * share))
             pixels = torch.empty((places, h, w, 3), dtype=torch.uint8, device=device)
-            classes = torch.empty((places, h // CLASS_STEP, w // CLASS_STEP), dtype=torch.uint8, device=device)
+            classes = torch.empty((places, h // CLASS_STEP, w // CLASS_STEP),
+                                  dtype=torch.uint8,
+                                  device=device)
             self._rings[h, w], self._next[h, w] = Chunk(pixels, classes, []), 0
         self.seen = 0
 
@@ -172,7 +187,8 @@ class Album:
         ring = self._rings[size]
         places = rng.integers(len(ring.truths), size=count)
         index = to_device(places, ring.pixels.device)
-        return Chunk(ring.pixels[index], ring.classes[index], [ring.truths[place] for place in places])
+        return Chunk(ring.pixels[index], ring.classes[index],
+                     [ring.truths[place] for place in places])
 
     def complete(self) -> bool:
         """Whether there are pictures of every size."""
@@ -184,8 +200,10 @@ def merge(chunks: Iterable[Chunk]) -> list[Chunk]:
     by_size: dict[tuple, list[Chunk]] = {}
     for chunk in chunks:
         by_size.setdefault(tuple(chunk.pixels.shape[1:]), []).append(chunk)
-    return [Chunk(torch.cat([c.pixels for c in found]), torch.cat([c.classes for c in found]),
-                  [truth for c in found for truth in c.truths]) for found in by_size.values()]
+    return [
+        Chunk(torch.cat([c.pixels for c in found]), torch.cat([c.classes for c in found]),
+              [truth for c in found for truth in c.truths]) for found in by_size.values()
+    ]
 
 
 def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:

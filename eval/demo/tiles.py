@@ -1,7 +1,9 @@
-"""Stock InternVL2 preprocessing on a GPU, for training: aspect-ratio grid, stretch, thumbnail, normalisation.
+"""Stock InternVL2 preprocessing on a GPU, for training: aspect-ratio grid, stretch, thumbnail,
+normalisation.
 
-Figures are never taken from it: `check.py` uses LMDeploy's own code on PIL images. The grid is the same for every size
-(tested); pixels differ by rounding, since Pillow rounds to whole grey levels after each axis.
+Figures are never taken from it: `check.py` uses LMDeploy's own code on PIL images. The grid is the
+same for every size (tested); pixels differ by rounding, since Pillow rounds to whole grey levels
+after each axis.
 """
 from functools import lru_cache
 
@@ -14,10 +16,13 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @lru_cache(maxsize=None)
 def stock_grid(width: int, height: int, max_num: int) -> tuple[int, int]:
-    """Columns and rows of tiles for an image: of all grids with at most `max_num` tiles the one whose aspect ratio is
-    nearest to the image's; of equally near ones the last that the image fills at least half."""
-    grids = set((i, j) for n in range(1, max_num + 1) for i in range(1, n + 1) for j in range(1, n + 1)
-                if i * j <= max_num)  # a set first, as upstream has it: it decides the order of equal areas
+    """Columns and rows of tiles for an image: of all grids with at most `max_num` tiles the one
+    whose aspect ratio is nearest to the image's; of equally near ones the last that the image
+    fills at least half."""
+    grids = set(
+        (i, j) for n in range(1, max_num + 1) for i in range(1, n + 1) for j in range(1, n + 1)
+        if i *
+        j <= max_num)  # a set first, as upstream has it: it decides the order of equal areas
     best, least = (1, 1), float('inf')
     for columns, rows in sorted(grids, key=lambda grid: grid[0] * grid[1]):
         off = abs(width / height - columns / rows)
@@ -40,7 +45,8 @@ def stock_tiles(images: torch.Tensor, max_num: int) -> torch.Tensor:
         max_num: `max_dynamic_patch`.
 
     Returns:
-        normalised `[n, tiles, 3, 448, 448]`, row by row, the thumbnail last; float32, or float16 on a GPU.
+        normalised `[n, tiles, 3, 448, 448]`, row by row, the thumbnail last; float32, or float16
+        on a GPU.
     """
     height, width = images.shape[1:3]
     columns, rows = stock_grid(width, height, max_num)
@@ -54,7 +60,8 @@ def stock_tiles(images: torch.Tensor, max_num: int) -> torch.Tensor:
 
 
 def patches(tiles: torch.Tensor, side: int) -> torch.Tensor:
-    """`[tiles, 3, 448, 448]` to `[tiles, patches, 3 * side * side]`, as a convolution's weights lie."""
+    """`[tiles, 3, 448, 448]` to `[tiles, patches, 3 * side * side]`, as a convolution's weights
+    lie."""
     grid = TILE // side
     tiles = tiles.reshape(-1, 3, grid, side, grid, side)
     return tiles.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
@@ -71,12 +78,15 @@ def cut(planes: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 def _normalisation(device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Factor and summand of mean/std normalisation of grey levels, `[3, 1, 1]` each."""
     mean, std = torch.tensor(MEAN), torch.tensor(STD)
-    return (1 / (255 * std)).view(3, 1, 1).to(device, dtype), (-mean / std).view(3, 1, 1).to(device, dtype)
+    return (1 / (255 * std)).view(3, 1, 1).to(device,
+                                              dtype), (-mean / std).view(3, 1,
+                                                                         1).to(device, dtype)
 
 
 @lru_cache(maxsize=None)
 def _weights(old: int, new: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Matrix `[new, old]` that resizes one axis as Pillow's bicubic does: A = -0.5, wider when it shrinks."""
+    """Matrix `[new, old]` that resizes one axis as Pillow's bicubic does: A = -0.5, wider when it
+    shrinks."""
     unit = torch.eye(old)[None, None]
     return F.interpolate(unit, (new, old), mode='bicubic', antialias=True)[0, 0].to(device, dtype)
 
