@@ -33,3 +33,9 @@ def test_another_seed_gives_another_answer(checkpoint):
 def test_greedy_needs_no_seed(checkpoint):
     one, two = ask(checkpoint(), [PROMPTS[0]] * 2, [greedy(20), greedy(20, random_seed=3)])
     assert one.ids == two.ids
+
+
+def test_more_candidates_than_the_vocabulary_has_are_all_of_it(checkpoint):
+    whole, more, other = ask(checkpoint(), [PROMPTS[0]] * 3,
+                             [sampled(1, top_k=0), sampled(1, top_k=100_000), greedy(20)])
+    assert more.ids == whole.ids != other.ids
