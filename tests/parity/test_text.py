@@ -85,3 +85,13 @@ def test_requests_that_come_and_go_while_others_decode(checkpoint, expected):
     answers = ask(checkpoint(), MIXED, [greedy(n) for n in lengths], block_size=16,
                   max_batch_size=4)
     assert ids_of(answers) == [ids[:n] for ids, n in zip(expected(), lengths)]
+
+
+@pytest.mark.parametrize('length, room', [(200, 40), (239, 1), (250, 0)])
+def test_an_answer_that_fills_the_cache_ends_there(checkpoint, length, room):
+    """Of 256 tokens of cache a decoding loop wants 16 ahead; the next request is answered."""
+    long, short = prompts_of([length, 20], seed=4)
+    answers = ask(checkpoint(), [long, short], greedy(100), block_size=16, num_gpu_blocks=16)
+    reference = Reference(checkpoint())
+    assert ids_of(answers) == [reference.ids(long, room) if room else [],
+                               reference.ids(short, 100)]

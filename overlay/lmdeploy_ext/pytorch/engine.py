@@ -1,4 +1,4 @@
-"""What an engine does before it starts on the CPU."""
+"""What an engine on the CPU does before it starts, and right after."""
 import logging
 from typing import Any
 
@@ -21,6 +21,24 @@ def prepare_cpu_engine(engine_config: Any):
     """
     refuse_unsupported_settings(engine_config)
     logger.info('the CPU backend runs with %d threads', apply_thread_count(Settings.from_env()))
+
+
+def limit_sessions(engine: Any):
+    """Let no session outgrow the KV cache.
+
+    A decoding loop allocates `prefill_interval` tokens ahead, and a session that these do not fit
+    is taken out of the running ones: with nothing to evict, stock LMDeploy never runs it again, nor
+    anything behind it (up to 0.6.3), or ends the engine (0.6.4). An answer that reaches the limit
+    ends there, as at `session_len`; a prompt that leaves no room for one gets an empty answer.
+
+    Args:
+        engine: upstream's `Engine`, its KV cache allocated.
+    """
+    cache, scheduler = engine.cache_config, engine.scheduler_config
+    held = cache.num_gpu_blocks * cache.block_size - scheduler.prefill_interval
+    scheduler.max_session_len = min(held, scheduler.max_session_len or held)
+    if hasattr(engine, 'max_session_len'):  # since 0.6.4, a copy
+        engine.max_session_len = scheduler.max_session_len
 
 
 def skip_check(*args, **kwargs):
