@@ -4,16 +4,9 @@ import torch
 from lmdeploy.pytorch.backends.default.awq_modules import DefaultLinearW4A16Impl
 
 from lmdeploy_ext.pytorch.linear import CpuLinearW4A16Builder
+from tests.parity.awq import pack
 
 INPUT, OUTPUT, GROUP = 64, 24, 32
-ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # AWQ's order of eight values in an int32
-
-
-def pack(values: torch.Tensor) -> torch.Tensor:
-    """[rows, columns] of 0..15 -> [rows, columns / 8] int32."""
-    eights = values.long().unflatten(1, (-1, 8))[..., ORDER]
-    words = (eights << (4 * torch.arange(8))).sum(-1)
-    return torch.where(words >= 2**31, words - 2**32, words).int()
 
 
 @pytest.fixture

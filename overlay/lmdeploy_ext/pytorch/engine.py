@@ -27,9 +27,10 @@ def limit_sessions(engine: Any):
     """Let no session outgrow the KV cache.
 
     A decoding loop allocates `prefill_interval` tokens ahead, and a session that these do not fit
-    is taken out of the running ones: with nothing to evict, stock LMDeploy never runs it again, nor
-    anything behind it (up to 0.6.3), or ends the engine (0.6.4). An answer that reaches the limit
-    ends there, as at `session_len`; a prompt that leaves no room for one gets an empty answer.
+    is taken out of the running ones: with nothing to evict, stock LMDeploy never runs it again,
+    nor anything behind it (up to 0.6.3), or ends the engine (0.6.4). An answer that reaches the
+    limit ends there, as at `session_len`; a prompt that leaves no room for one gets an empty
+    answer.
 
     Args:
         engine: upstream's `Engine`, its KV cache allocated.
