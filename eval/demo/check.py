@@ -6,6 +6,7 @@ pictures.
 Preprocessing is LMDeploy's own; what is printed is what the model itself can do with stock tiles.
 """
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -20,6 +21,7 @@ import torch
 from tqdm import tqdm
 
 from ..metrics import BinaryMetrics, binary_metrics
+from ..provenance import provenance
 from . import picture, questions
 from .reference import Reference, from_bytes
 
@@ -74,6 +76,10 @@ def _percent(estimate) -> str:
     return f'{100 * estimate.value:.1f} ({100 * estimate.low:.1f} to {100 * estimate.high:.1f})'
 
 
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
 def main(argv=None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog='python -m lmdeploy_ext.eval.demo.check',
@@ -89,7 +95,7 @@ def main(argv=None) -> int:
                         type=int,
                         default=len(os.sched_getaffinity(0)),
                         help='processes that draw')
-    parser.add_argument('--json', type=Path, help='write the figures here too')
+    parser.add_argument('--json', type=Path, help='write the figures here too, for card.py')
     args = parser.parse_args(argv)
     if not (args.model / 'config.json').is_file():
         parser.error(
@@ -104,11 +110,12 @@ def main(argv=None) -> int:
     sys.stdout.write(table(parts) + '\n')
     if args.json:
         record = {
-            'split': args.split,
+            **provenance(), 'split': args.split,
             'count': args.count,
             'seed': args.seed,
             'set_version': picture.VERSION,
             'max_dynamic_patch': args.max_dynamic_patch,
+            'weights_sha256': _digest(args.model / 'model.safetensors'),
             'figures': {
                 name: asdict(metrics)
                 for name, metrics in parts.items()
