@@ -2,6 +2,7 @@
 
 Command-line flags live in the scripts that define them; nothing else reads `os.environ`.
 """
+import math
 import os
 from dataclasses import dataclass
 from typing import Mapping, Optional
@@ -56,7 +57,7 @@ def _positive(env: Mapping[str, str], name: str, kind: type):
         value = kind(text)
     except ValueError:
         value = 0
-    if not value > 0:
+    if not 0 < value < math.inf:
         raise SettingError(f'{PREFIX}{name}={text!r} is not a positive {kind.__name__}; '
                            f'set it to one, or unset it for the default')
     return value
