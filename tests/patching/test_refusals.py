@@ -80,6 +80,14 @@ def test_a_misspelt_name(patched):
                          "speed")
 
 
+@pytest.mark.parametrize('word', ['all', 'none'])
+def test_what_cannot_be_left_out(patched, word):
+    line = last_line(patched.run('import lmdeploy_ext.autopatch\nimport lmdeploy',
+                                 LMDEPLOY_EXT_PATCHES=f'-{word}'))
+    assert line.endswith(f"LMDEPLOY_EXT_PATCHES leaves out '{word}'; leave out groups or patches, "
+                         "or set it to none for no patch at all")
+
+
 def test_a_wrong_setting(patched):
     line = last_line(patched.run('import lmdeploy_ext.autopatch\nimport lmdeploy',
                                  LMDEPLOY_EXT_CPU_THREADS='many'))
