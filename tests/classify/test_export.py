@@ -10,7 +10,7 @@ from lmdeploy_ext.classify import export
 from lmdeploy_ext.classify.errors import OutputError
 from lmdeploy_ext.classify.result_file import ResultFile
 
-from .fakes import IDENTITY, row
+from .fakes import IDENTITY, jpeg, row
 
 COLUMNS = [
     'id', 'path', 'label', 'p_是', 'p_否', 'text', 'input_tokens', 'output_tokens', 'seconds',
@@ -60,8 +60,23 @@ def test_an_export_that_fails_leaves_the_old_file(rows_file, tmp_path):
 def test_whether_a_path_can_be_written_is_known_beforehand(tmp_path):
     export.check_writable(tmp_path / 'new' / 'rows.csv')
     assert not (tmp_path / 'new' / 'rows.csv').exists()
-    (tmp_path / 'rows.csv').write_text('old')
-    export.check_writable(tmp_path / 'rows.csv')
-    assert (tmp_path / 'rows.csv').read_text() == 'old'
     with pytest.raises(OutputError, match='cannot write'):
         export.check_writable(tmp_path)
+
+
+@pytest.mark.parametrize('write', export.EXPORTS.values())
+def test_an_earlier_export_may_be_replaced(rows_file, tmp_path, write):
+    path = tmp_path / 'rows.out'
+    write(rows_file, path)
+    before = path.read_bytes()
+    export.check_writable(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_another_kind_is_not_replaced(tmp_path):
+    """A photo of the source, or the manifest of another one, named by mistake."""
+    path = tmp_path / 'photo.jpg'
+    path.write_bytes(jpeg(1))
+    with pytest.raises(OutputError, match='photo.jpg is there and holds no exported rows'):
+        export.check_writable(path)
+    assert path.read_bytes() == jpeg(1)

@@ -11,6 +11,7 @@ from .result_reader import read_header, read_rows
 from .row import Row
 
 _CHUNK = 10_000  # rows in memory at once
+_STARTS = (b'id,path,label,', b'PAR1')  # of an exported file
 
 
 def export_csv(result: Path, path: Path) -> None:
@@ -57,17 +58,21 @@ def check_writable(path: Path) -> None:
     """Check that a file can be written there; what is there stays as it is.
 
     Raises:
-        OutputError: it cannot.
+        OutputError: it cannot, or what is there is no earlier export.
     """
     existed = path.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, 'ab'):
-            pass
+        with open(path, 'ab+') as file:
+            file.seek(0)
+            start = file.read(max(map(len, _STARTS)))
         if not existed:
             path.unlink()
     except OSError as error:
         raise OutputError(f'cannot write {path}: {error.strerror}; choose another path') from error
+    if start and not start.startswith(_STARTS):
+        raise OutputError(f'{path} is there and holds no exported rows; choose another path, or '
+                          f'delete it')
 
 
 @contextmanager
