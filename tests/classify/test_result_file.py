@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -223,6 +224,12 @@ def test_an_output_that_cannot_be_written_is_said_at_once(tmp_path):
     (tmp_path / 'file').write_text('')
     with pytest.raises(OutputError, match='cannot write .*file/rows.jsonl'):
         ResultFile(tmp_path / 'file' / 'rows.jsonl', IDENTITY)
+
+
+@pytest.mark.parametrize('device', ['/dev/null', '/dev/zero'])
+def test_a_device_is_no_result_file(device):
+    with pytest.raises(OutputError, match=f'{device} is a device or a pipe; choose'):
+        ResultFile(Path(device), IDENTITY)
 
 
 def test_a_full_disk_ends_the_run_and_keeps_the_rows(tmp_path):

@@ -2,6 +2,7 @@
 import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 from typing import Any, Mapping
 
@@ -154,6 +155,10 @@ def _open_locked(path: Path) -> int:
     except OSError as error:
         raise OutputError(f'cannot write {path}: {error.strerror}; choose another '
                           f'--output') from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OutputError(f'{path} is a device or a pipe; choose an --output that is a file, since '
+                          f'a resumed run reads it')
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
