@@ -117,6 +117,8 @@ def test_bytes_come_from_files_and_data_urls(tmp_path):
 @pytest.mark.parametrize('image, message', [
     ('/nowhere/a.jpg', 'cannot read the file: No such file'),
     ('/tmp', 'cannot read the file: Is a directory'),
+    ('a\0b.jpg', 'cannot read the file: embedded null byte'),
+    ('\ud800.jpg', 'cannot read the file: .* surrogates not allowed'),
     ('data:image/png;base64,', 'empty'),
     ('data:image/png;base64,@@@', 'not base64'),
     ('data:image/png;base64', 'without data'),

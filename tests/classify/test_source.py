@@ -250,10 +250,13 @@ def test_wanted_columns_that_are_not_there_are_refused(tmp_path):
     ('m.csv', 'image,label\n房间.jpg,是\n'.encode('gbk'), 'is not UTF-8'),
     ('m.csv', b'image,label\na,b,c\n', 'line 2: more fields than the header names'),
     ('m.csv', b'image\n"' + b'x' * 200_000 + b'"\n', 'not CSV .field larger than field limit'),
+    ('m.csv', b'image,image\na,b\n', "the column 'image' stands twice"),
     ('m.csv', b'image\n', 'no images in'),
+    ('m.csv', b'image\n"a\nb.jpg"\n', r"missing files in .*a\\nb.jpg"),
+    ('m.jsonl', b'[' * 100_000 + b'\n', 'line 1: nested too deeply'),
     ('m.jsonl', b'', 'no images in'),
 ],
-                         ids=range(7))
+                         ids=range(10))
 def test_a_broken_manifest_is_refused_with_the_place(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError, match=message) as caught:

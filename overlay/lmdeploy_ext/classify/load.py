@@ -50,6 +50,8 @@ def _read_file(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise ImageError(f'cannot read the file: {error.strerror}') from error
+    except ValueError as error:  # no file can have this name: it holds a NUL or half a surrogate
+        raise ImageError(f'cannot read the file: {error}') from error
 
 
 def _decode_data_url(url: str) -> bytes:

@@ -85,6 +85,11 @@ def _csv_records(file: Path) -> Iterator[Tuple[int, Dict[str, Any]]]:
     with open(file, encoding='utf-8-sig', newline='') as stream:
         reader = csv.DictReader(stream)
         try:
+            names = reader.fieldnames or []
+            for name in names:
+                if names.count(name) > 1:
+                    raise SourceError(f'{file}: the column {name!r} stands twice; give each column '
+                                      f'a name of its own')
             for record in reader:
                 if None in record:
                     raise SourceError(
@@ -105,6 +110,9 @@ def _json_records(file: Path) -> Iterator[Tuple[int, Dict[str, Any]]]:
             except json.JSONDecodeError as error:
                 raise SourceError(f'{file}, line {number}: not JSON ({error.msg} at column '
                                   f'{error.colno}); expected one JSON object a line') from error
+            except RecursionError as error:
+                raise SourceError(f'{file}, line {number}: nested too deeply; '
+                                  f'expected one JSON object a line') from error
             if not isinstance(record, dict):
                 raise SourceError(f'{file}, line {number}: {type(record).__name__}; '
                                   f'expected one JSON object a line')

@@ -136,7 +136,7 @@ class _Sample:
     def add(self, name: str) -> None:
         self.count += 1
         if len(self._first) < self.SHOWN:
-            self._first.append(name)
+            self._first.append(name if name.isprintable() else repr(name))
 
     def __str__(self) -> str:
         rest = self.count - len(self._first)
