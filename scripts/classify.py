@@ -5,6 +5,7 @@
         --labels yes,no --output rows.jsonl
 """
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import List, Optional, Union
@@ -136,7 +137,7 @@ def _add_question_options(group: argparse._ArgumentGroup) -> None:
                        metavar='NAME',
                        help='LMDeploy\'s name or a JSON file (default: chosen by the model)')
     group.add_argument('--timeout',
-                       type=float,
+                       type=_seconds,
                        default=600.0,
                        metavar='SECONDS',
                        help='for one answer (default: %(default)g)')
@@ -182,6 +183,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f'{text} is not 1 or more')
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f'{text} is not a number of seconds above 0')
     return value
 
 

@@ -151,6 +151,9 @@ def test_wrong_settings(images, tmp_path, folder):
     assert "'cpuu', which does not exist" in refusal(*options, LMDEPLOY_EXT_PATCHES='cpuu')
     done = classify(*options, '--concurrency', '0')
     assert done.returncode == 2 and '0 is not 1 or more' in done.stderr
+    for timeout in ('0', 'nan', 'inf'):
+        done = classify(*options, '--timeout', timeout)
+        assert done.returncode == 2 and 'is not a number of seconds above 0' in done.stderr
     done = classify(*options, '--server', 'http://localhost')
     assert done.returncode == 2 and 'not allowed with' in done.stderr
 
