@@ -88,8 +88,8 @@ def _csv_records(file: Path) -> Iterator[Tuple[int, Dict[str, Any]]]:
             names = reader.fieldnames or []
             for name in names:
                 if names.count(name) > 1:
-                    raise SourceError(f'{file}: the column {name!r} stands twice; give each column '
-                                      f'a name of its own')
+                    raise SourceError(f'{file}: the column {name!r} stands twice; '
+                                      f'give each column a name of its own')
             for record in reader:
                 if None in record:
                     raise SourceError(

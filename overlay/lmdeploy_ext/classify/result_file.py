@@ -157,8 +157,8 @@ def _open_locked(path: Path) -> int:
                           f'--output') from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OutputError(f'{path} is a device or a pipe; choose an --output that is a file, since '
-                          f'a resumed run reads it')
+        raise OutputError(f'{path} is a device or a pipe; choose an --output that is a file, '
+                          f'since a resumed run reads it')
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -50,8 +50,8 @@ def _lookup(word: str, members: Mapping[str, Set[str]],
     if word in members:
         return members[word]
     if word in ('all', 'none'):
-        raise PatchError(f'{VARIABLE} leaves out {word!r}; leave out groups or patches, or set it to '
-                         f'none for no patch at all')
+        raise PatchError(f'{VARIABLE} leaves out {word!r}; leave out groups or patches, '
+                         f'or set it to none for no patch at all')
     if any(isinstance(entry, Seam) and entry.name == word for entry in entries):
         raise PatchError(f'{VARIABLE} names {word!r}, which is a seam; '
                          f'seams change no upstream code and always run')
