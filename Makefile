@@ -1,7 +1,7 @@
 # `make help` is the menu. LMDEPLOY=0.6.4 makes any of these use LMDeploy 0.6.4, in a virtual environment of its own.
 LMDEPLOY ?= 0.6.0
 VENV ?= $(CURDIR)/.venv$(if $(filter-out 0.6.0,$(LMDEPLOY)),-$(LMDEPLOY))
-PYTHON_IN_VENV := $(VENV)/bin/python
+PYTHON_IN_VENV := '$(VENV)/bin/python'
 PATCHING := $(PYTHON_IN_VENV) -m lmdeploy_ext.patching
 
 VARIANTS ?= stock,patched
@@ -16,7 +16,7 @@ help: ## this menu
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: ## the virtual environment: LMDeploy, its known-good versions, this project (again: costs nothing)
-	@scripts/setup.sh $(LMDEPLOY) $(VENV)
+	@scripts/setup.sh '$(LMDEPLOY)' '$(VENV)'
 
 patch: setup ## patch LMDeploy wherever this environment's Python runs it: `lmdeploy serve …` is then the fast one
 	@$(PATCHING) patch
@@ -32,7 +32,7 @@ check: setup ## every patch's fingerprint against the installed LMDeploy, and th
 	@$(PATCHING) table --check README.md
 
 diff: setup ## what upstream's source of PATCH=name looks like against what the patch expects
-	@$(PATCHING) diff $(PATCH)
+	@$(PATCHING) diff $(if $(PATCH),'$(PATCH)')
 
 table: setup ## write the README's patch table anew
 	@$(PATCHING) table --write README.md
@@ -48,5 +48,6 @@ demo: setup ## a few hundred room pictures labelled by stock and by patched LMDe
 	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval demo $(ARGS)
 
 eval: setup ## MANIFEST=file [MODEL=folder VARIANTS=stock,patched OUT=folder]: recall and QPM on your labelled set
-	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval run --model $(MODEL) --manifest $(MANIFEST) --variants $(VARIANTS) \
-		--out $(OUT) $(ARGS)
+	@[ -n '$(MANIFEST)' ] || { echo 'eval: no manifest of labelled images; make eval MANIFEST=labelled.jsonl' >&2; exit 2; }
+	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval run --model '$(MODEL)' --manifest '$(MANIFEST)' \
+		--variants '$(VARIANTS)' --out '$(OUT)' $(ARGS)

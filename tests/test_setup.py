@@ -89,3 +89,22 @@ def test_every_constraints_file_pins_its_own_release():
     for file in files:
         release = file.stem.split('-', 1)[1]
         assert f'lmdeploy=={release}' in file.read_text().split()
+
+
+def test_make_eval_without_a_manifest_says_so():
+    done = subprocess.run(['make', '-C', str(ROOT), '-o', 'setup', 'eval', f'VENV={sys.prefix}'],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith('eval: no manifest of labelled images; make eval MANIFEST=')
+
+
+def test_a_folder_with_a_blank_in_its_name(tmp_path):
+    python = tmp_path / 'my environment' / 'bin' / 'python'
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    done = subprocess.run(['make', '-C', str(ROOT), '-s', '-o', 'setup', 'eval',
+                           f'VENV={tmp_path}/my environment', 'MANIFEST=my set.jsonl', 'OUT=out'],
+                          capture_output=True, text=True, timeout=60)
+    assert done.stdout.split()[:3] == ['-m', 'lmdeploy_ext.eval', 'run']
+    assert '--manifest my set.jsonl --variants' in done.stdout and done.stderr == ''
