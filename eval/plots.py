@@ -14,6 +14,7 @@ COLOURS = ('#4D4D4D', '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00')
 MARKERS = ('o', 's', 'D', '^', 'v', 'P')
 METRICS = (('recall', 'Recall'), ('precision', 'Precision'), ('f1', 'F1'))
 DPI = 150
+NAME_WIDTH = 24  # characters of a variant's name that every picture has room for
 GREY = '#666666'
 
 
@@ -41,8 +42,8 @@ def overview(report: Mapping[str, Any]) -> Figure:
     figure.suptitle(f'{_names(report)} on {_images(report)}', fontsize=15, fontweight='bold')
     for variant, style in variants:
         quality.plot([], [], color=style['color'], marker=style['marker'], linestyle='none',
-                     markersize=9, label=variant['name'])
-    _legend_below(figure, columns=max(len(variants), 1))
+                     markersize=9, label=_short(variant['name']))
+    _legend_below(figure, columns=min(max(len(variants), 1), 4))
     return figure
 
 
@@ -80,12 +81,10 @@ def latency(report: Mapping[str, Any]) -> Figure:
                       markersize=9,
                       markeredgecolor='white',
                       label=_percentiles(variant))
-    axes.set(xlabel='Seconds from admission to answer',
-             ylabel='Images answered (%)',
+    axes.set(xlabel='Seconds from admission to answer', ylabel='Images answered (%)',
              ylim=(0, 102))
     axes.set_xlim(left=0)
-    axes.set_title(f'Latency at {_in_flight(report)} requests in flight',
-                   fontweight='bold')
+    axes.set_title(f'Latency at {_in_flight(report)} requests in flight', fontweight='bold')
     _finish(axes)
     _legend_below(figure, columns=1)
     return figure
@@ -101,8 +100,9 @@ def _draw_curve(axes: Axes, variant: Mapping[str, Any], style: Mapping[str, Any]
         [chosen['recall']['value']], [chosen['precision']['value']])
     axes.plot(*point, marker=style['marker'], markersize=style['size'] + 2, color=style['color'],
               markeredgecolor='white', linewidth=2, clip_on=False, zorder=5,
-              label=f'{variant["name"]}: average precision {curve["average_precision"]:.3f}; '
-              f'marked: threshold {variant["threshold"]["value"]:.3f}')
+              label=f'{_short(variant["name"])}: average precision '
+              f'{curve["average_precision"]:.3f}; marked: threshold '
+              f'{variant["threshold"]["value"]:.3f}')
 
 
 def _draw_quality(axes: Axes, report: Mapping[str, Any],
@@ -166,7 +166,7 @@ def _draw_speed(axes: Axes, report: Mapping[str, Any],
                       fontweight='bold')
         fastest = max(fastest, speed['high'])
     axes.set_xlim(0, fastest * 1.45 or 1)
-    axes.set_yticks(range(len(variants)), [variant['name'] for variant, _ in variants],
+    axes.set_yticks(range(len(variants)), [_short(variant['name']) for variant, _ in variants],
                     fontsize=12)
     axes.set_ylim(len(variants) - 0.4, -0.6)
     axes.set_title('Speed: median, slowest and fastest window', fontsize=12)
@@ -195,11 +195,17 @@ def _positive(report: Mapping[str, Any], variant: Mapping[str, Any]) -> Mapping[
 
 def _names(report: Mapping[str, Any]) -> str:
     """'stock against patched', or 'stock against 4 variants'."""
-    first, *others = [variant['name'] for variant, _ in _styled(report)] or ['No answers']
+    first, *others = [_short(variant['name']) for variant, _ in _styled(report)] or ['No answers']
     if not others:
         return first
     return f'{first} against ' + (' and '.join(others) if len(others) < 3 else
                                   f'{len(others)} variants')
+
+
+def _short(name: str) -> str:
+    """A name that fits: of a long one the beginning and the end, which tell variants apart."""
+    half = NAME_WIDTH // 2
+    return name if len(name) <= NAME_WIDTH else f'{name[:half]}…{name[1 - half:]}'
 
 
 def _images(report: Mapping[str, Any]) -> str:
@@ -217,7 +223,7 @@ def _in_flight(report: Mapping[str, Any]) -> str:
 def _percentiles(variant: Mapping[str, Any]) -> str:
     """A variant's legend entry in the latency picture."""
     seconds = variant['latency']
-    return (f'{variant["name"]}: p50 {seconds["p50"]:.2f} s, p95 {seconds["p95"]:.2f} s, '
+    return (f'{_short(variant["name"])}: p50 {seconds["p50"]:.2f} s, p95 {seconds["p95"]:.2f} s, '
             f'p99 {seconds["p99"]:.2f} s')
 
 

@@ -76,7 +76,7 @@ class VariantReport:
 def choose_threshold(calibration: Sequence[Outcome], positive: str, target: float) -> Threshold:
     """Choose the threshold for a wanted recall on calibration images, and on nothing else."""
     if not calibration:
-        note = f'no calibration split: threshold {DEFAULT_THRESHOLD}'
+        note = f'no calibration images answered: threshold {DEFAULT_THRESHOLD}'
         return Threshold(DEFAULT_THRESHOLD, None, note, None)
     truth, score = positives(calibration, positive), scores(calibration, positive)
     value = threshold_for_recall(truth, score, target)

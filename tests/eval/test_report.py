@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from lmdeploy_ext.classify.errors import ClassifyError
+from lmdeploy_ext.eval import plots
 from lmdeploy_ext.eval.compare import qpm_ratio, score
 from lmdeploy_ext.eval.errors import EvalError
 from lmdeploy_ext.eval.report import render, sentences, summary, write_report
@@ -61,10 +62,10 @@ def test_without_calibration_images_the_threshold_is_a_half(empty_run):
     assert report['variants'][0]['threshold'] == {
         'value': .5,
         'target': None,
-        'note': 'no calibration split: threshold 0.5',
+        'note': 'no calibration images answered: threshold 0.5',
         'calibration': None
     }
-    assert 'no calibration split: threshold 0.5' in render(report)
+    assert 'no calibration images answered: threshold 0.5' in render(report)
 
 
 def test_an_unreachable_target_is_said(empty_run):
@@ -175,6 +176,22 @@ def test_pictures_show_something(finished_run):
         assert counts.max() < .98 * counts.sum(), name
         # the colour of the second variant, drawn and not only named
         assert (pixels == (0x00, 0x72, 0xB2)).all(axis=2).sum() > 200, name
+
+
+def test_long_names_and_many_variants_fit_into_the_pictures(empty_run):
+    names = [f'{number}-a-name-that-somebody-typed-to-say-it-all-{number}' for number in range(6)]
+    images = labelled_images()
+    folder = empty_run(images, names)
+    for name in names:
+        answer_all(folder, name, images)
+    report = score(folder)
+    for name in PICTURES:
+        figure = getattr(plots, name)(report)
+        figure.savefig(folder.path / 'picture.png', dpi=plots.DPI)
+        within = figure.get_tightbbox()
+        width, height = figure.get_size_inches()
+        assert within.x0 >= 0 and within.y0 >= 0, name
+        assert within.x1 <= width and within.y1 <= height, name
 
 
 def test_scoring_again_gives_the_same_and_needs_no_torch(finished_run):
