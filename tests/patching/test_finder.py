@@ -49,6 +49,20 @@ def test_a_module_has_the_loader_it_has_without_us(patched):
                     "some data\nsome data\n['api', 'engine', 'version']\ndef start", '')
 
 
+def test_a_module_that_another_thread_imports_while_the_checks_go_on(patched):
+    """importlib shows that thread a package that has not run, where waiting would deadlock."""
+    done = patched.run('''
+        import importlib.util
+        import sys
+        import lmdeploy_ext.autopatch
+        spec = importlib.util.find_spec('lmdeploy')
+        sys.modules['lmdeploy'] = importlib.util.module_from_spec(spec)
+        from lmdeploy.engine import Engine
+        print(Engine().step())
+    ''')
+    assert done == (0, 'patched', '')
+
+
 def test_other_modules_are_none_of_our_business(patched):
     patched.write('lmdeploy_tools.py', 'name = "lmdeploy_tools"\n')
     done = patched.run('''

@@ -47,7 +47,9 @@ class _PatchingLoader:
 
         # the module is to have the loader that it has without us
         module.__spec__.loader = module.__loader__ = self._loader
-        if module.__name__ == PACKAGE:
+        # rather than deadlock, importlib shows threads that import LMDeploy at the same time a
+        # package whose checks are still going on: then the first to come makes them
+        if module.__name__ == PACKAGE or session.plan is None:
             session.verify()
         self._loader.exec_module(module)
         session.module_has_run(module)
