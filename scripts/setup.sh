@@ -30,7 +30,8 @@ find_python() {
 
 wanted=$(cat "$constraints" "$root/requirements/base.txt" "$root/setup.cfg" "$root/pyproject.toml" "$0" | cksum)" $root"
 stamp=$venv/.lmdeploy-ext-setup
-if [ -e "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then
+is_installed='import importlib.util as i; raise SystemExit(not (i.find_spec("lmdeploy") and i.find_spec("lmdeploy_ext")))'
+if [ -e "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c "$is_installed" 2>/dev/null; then
   exit 0
 fi
 

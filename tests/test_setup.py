@@ -75,12 +75,19 @@ def test_a_finished_environment_is_left_alone(machine, tmp_path):
                               capture_output=True, check=True).stdout.decode().strip()
     venv = tmp_path / 'venv'
     (venv / 'bin').mkdir(parents=True)
-    (venv / 'bin' / 'python').symlink_to(sys.executable)
+    python = venv / 'bin' / 'python'
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     (venv / '.lmdeploy-ext-setup').write_text(f'{checksum} {ROOT}\n')
     before = sorted(os.listdir(venv))
     result = run('0.6.0', venv)
     assert (result.returncode, result.stdout, result.stderr) == (0, '', '')
     assert sorted(os.listdir(venv)) == before
+    # somebody has uninstalled what the stamp promises
+    python.write_text(f'#!/bin/sh\n[ "$2" = pip ] && exit 1\nexec {sys.executable} -S "$@"\n')
+    result = run('0.6.0', venv)
+    assert result.stdout.startswith('setup: installing LMDeploy 0.6.0')
+    assert 'pip could not install' in one_sentence(result)
 
 
 def test_every_constraints_file_pins_its_own_release():
