@@ -90,6 +90,16 @@ def test_the_header_tells_what_the_rows_were_computed_with(in_process, model):
     assert header['patches']['engine_instance_logprobs'] == 'applied'
 
 
+def test_a_gpu_that_was_asked_for_and_is_not_there(model, images, tmp_path, monkeypatch):
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+    output = tmp_path / 'rows.jsonl'
+    done = run(images, output, '--model', str(model), '--device', 'cuda', '--quiet')
+    assert done.returncode == 2
+    assert done.stderr.endswith('classify: no GPU found for --device cuda; choose --device auto or '
+                                'cpu\n')
+    assert not output.exists()
+
+
 def test_a_server_gives_the_same_rows(in_process, model, images, tmp_path):
     with api_server(model, tmp_path / 'log.txt') as url:
         done = run(images, tmp_path / 'rows.jsonl', '--server', url)

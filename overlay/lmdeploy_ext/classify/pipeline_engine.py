@@ -142,10 +142,15 @@ def _build_pipeline(settings: PipelineSettings) -> Any:
     """LMDeploy's `VLAsyncEngine` of the model.
 
     Raises:
-        EngineError: it does not start, or the model has no vision part.
+        EngineError: it does not start, the model has no vision part, or there is no GPU where one
+            was asked for.
     """
     import lmdeploy
     from lmdeploy.archs import get_task
+
+    from lmdeploy_ext.pytorch.device import runs_on_cpu
+    if settings.device == 'cuda' and runs_on_cpu('cuda'):
+        raise EngineError('no GPU found for --device cuda; choose --device auto or cpu')
     template = settings.chat_template
     try:
         if get_task(settings.model)[0] != 'vlm':
