@@ -95,8 +95,8 @@ def test_a_gpu_that_was_asked_for_and_is_not_there(model, images, tmp_path, monk
     output = tmp_path / 'rows.jsonl'
     done = run(images, output, '--model', str(model), '--device', 'cuda', '--quiet')
     assert done.returncode == 2
-    assert done.stderr.endswith('classify: no GPU found for --device cuda; choose --device auto or '
-                                'cpu\n')
+    said = 'classify: no GPU found for --device cuda; choose --device auto or cpu\n'
+    assert done.stderr.endswith(said)
     assert not output.exists()
 
 
