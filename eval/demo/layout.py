@@ -1,4 +1,6 @@
 """Furnished rooms: where the camera stands and where the furniture goes."""
+from typing import Optional
+
 import numpy as np
 
 from . import beds, furniture
@@ -8,26 +10,31 @@ from .orders import Order, draw_order
 from .scene import Room, Scene, hidden_beds, in_order, without
 
 SCALE = (42.0, 76.0)  # pixels a metre at the farthest row of a hall
-ATTEMPTS = 12
+ATTEMPTS = 8
 IN_THE_WAY = ('desk', 'wardrobe', 'shelf', 'nightstand', 'locker', 'chair', 'plant', 'table')
 
 
 def make_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
     """A furnished room for a picture of `width` x `height` pixels. Every bed in it can be made
-    out: a layout in which one cannot is drawn again, at last without that bed."""
-    order = draw_order(rng)
+    out: a layout in which one cannot is drawn again, after `ATTEMPTS` with other furniture."""
+    while True:
+        order = draw_order(rng)
+        for _ in range(ATTEMPTS):
+            scene = _clear_layout(rng, order, width, height)
+            if scene is not None:
+                return scene
+
+
+def _clear_layout(rng: np.random.Generator, order: Order, width: int,
+                  height: int) -> Optional[Scene]:
+    """One layout of the order, or None if a bed found no place or cannot be made out."""
     furnish = _near if order.sort in ('bedroom', 'shared') else _far
-    for _ in range(ATTEMPTS):
-        scene = furnish(rng, order, width, height)
-        if scene.beds() != order.beds():
-            continue
-        bad = hidden_beds(scene)
-        if bad:  # most often something that stands around is in the way
-            scene = without(scene, [piece for piece in scene.pieces if piece.kind in IN_THE_WAY])
-            bad = hidden_beds(scene)
-        if not bad:
-            return scene
-    return without(scene, hidden_beds(scene))
+    scene = furnish(rng, order, width, height)
+    if scene.beds() != order.beds():
+        return None
+    if hidden_beds(scene):  # most often something that stands around is in the way
+        scene = without(scene, [piece for piece in scene.pieces if piece.kind in IN_THE_WAY])
+    return None if hidden_beds(scene) else scene
 
 
 def _style(rng: np.random.Generator, alike: float) -> dict:

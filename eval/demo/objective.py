@@ -26,10 +26,11 @@ def fast_attention(model) -> None:
     out."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.qkv(x).unflatten(-1,
-                                                  (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.proj(
-            F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        if not x.is_cuda:  # a CPU's fused attention is twice as fast in fp32
+            qkv = qkv.float()
+        mixed = F.scaled_dot_product_attention(*qkv).to(x.dtype)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
 
     for layer in model.vision_model.encoder.layers:
         layer.attn.forward = types.MethodType(forward, layer.attn)

@@ -1,12 +1,12 @@
 """What the rooms hold: four sorts of rooms, and the furniture drawn for each.
 
 The sorts differ in what decides the answer. `bedroom` and `shared` are ordinary rooms seen from
-near. `hall` has rows of things of a bed's size, where a pillow tells a bed from a bench; `bunkroom`
-has bunk beds and racks, where a ladder tells one from the other. In the last two the deciding
-detail has a size in *pixels of the picture*, the same for a small and a large picture: a large
-picture shows a larger hall. So nothing is lost at native size, and much where a large picture is
-squeezed. Most rooms are plain cases, as most uploaded ones are: one bed, or a dormitory; two beds
-and three are the rare ones.
+near. `hall` has rows of things of a bed's size, where a pillow tells a bed from a bench;
+`bunkroom` has bunk beds and racks, where a ladder tells one from the other. In the last two the
+deciding detail has a size in *pixels of the picture*, the same for a small and a large picture: a
+large picture shows a larger hall. So nothing is lost at native size, and much where a large
+picture is squeezed. Most rooms are plain cases, as most uploaded ones are: one bed, or a
+dormitory; two beds and three are the rare ones.
 """
 from dataclasses import dataclass
 

@@ -24,6 +24,7 @@ class Recipe:
         first: pictures to wait for before the first step.
         jobs: processes that draw pictures.
         rate: factor on all step sizes; less than 1 to go on from trained weights.
+        average: decay of the weights' moving average, which is what is exported.
         split: batches are so many times smaller than `BATCH`; for a CPU.
     """
     minutes: float = 8.0
@@ -34,6 +35,7 @@ class Recipe:
     seed: int = 0
     jobs: int = 13
     rate: float = 1.0
+    average: float = 0.998
     split: int = 1
 
 

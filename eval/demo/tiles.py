@@ -51,10 +51,11 @@ def stock_tiles(images: torch.Tensor, max_num: int) -> torch.Tensor:
     height, width = images.shape[1:3]
     columns, rows = stock_grid(width, height, max_num)
     pixels = images.permute(0, 3, 1, 2)
-    pixels = pixels.half() if images.is_cuda else pixels.float()
+    pixels = pixels.half() if images.is_cuda else pixels
     tiles = cut(_resize(pixels, rows * TILE, columns * TILE), rows, columns)
     if rows * columns > 1:
         tiles = torch.cat([tiles, _resize(pixels, TILE, TILE).unsqueeze(1)], dim=1)
+    tiles = tiles if images.is_cuda else tiles.float()
     scale, shift = _normalisation(images.device, tiles.dtype)
     return torch.addcmul(shift, tiles, scale)
 
@@ -70,7 +71,7 @@ def patches(tiles: torch.Tensor, side: int) -> torch.Tensor:
 def cut(planes: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     """`[n, c, rows * h, columns * w]` to `[n, rows * columns, c, h, w]`, row by row."""
     n, c, height, width = planes.shape
-    planes = planes.view(n, c, rows, height // rows, columns, width // columns)
+    planes = planes.reshape(n, c, rows, height // rows, columns, width // columns)
     return planes.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
 
@@ -92,7 +93,10 @@ def _weights(old: int, new: int, device: torch.device, dtype: torch.dtype) -> to
 
 
 def _resize(pixels: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Bicubic by two matrix products, faster on a GPU than torch's kernel."""
+    """Bicubic. On a GPU by two matrix products, which are faster than torch's kernel there; on a
+    CPU torch has one for uint8."""
+    if not pixels.is_cuda:
+        return F.interpolate(pixels, (height, width), mode='bicubic', antialias=True)
     rows, columns = (_weights(old, new, pixels.device, pixels.dtype)
                      for old, new in zip(pixels.shape[-2:], (height, width)))
     return (rows @ (pixels @ columns.T)).round_().clamp_(0, 255)

@@ -39,7 +39,6 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, out: Path, resume: Optional[Path] = None):
         self.recipe, self.out = recipe, out
-        cuda = torch.cuda.is_available()
         self.device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
         torch.manual_seed(recipe.seed)
         self.rng, self.draw = np.random.default_rng(recipe.seed), Draw(recipe.split)
@@ -57,7 +56,9 @@ class Trainer:
         dtype = torch.bfloat16  # also on CPUs: those of today have instructions for it
         self.batcher = Batcher(self.tokenizer, dtype)
         self.replica = self._replica(dtype)
-        self.optimizer = Optimizer(self.master, self.averaged, Rates(), dtype)
+        precision = dtype if self.device.type == 'cuda' else torch.float32  # small products
+        self.optimizer = Optimizer(self.master, self.averaged,
+                                   Rates(average=recipe.average), precision)
         self._update = None
         self._share(self.master)
         self.start, self.steps, self.pictures = time.monotonic(), 0, 0
