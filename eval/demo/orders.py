@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SORTS = {'bedroom': 0.25, 'shared': 0.33, 'hall': 0.22, 'bunkroom': 0.20}
+SORTS = {'bedroom': 0.32, 'shared': 0.46, 'hall': 0.08, 'bunkroom': 0.14}
 BED_LIKE = ('bench', 'frame', 'low_table', 'sofa')
 BEDS = ('single', 'double', 'bunk')
 
@@ -49,12 +49,12 @@ def _any(rng: np.random.Generator, names, least: int, most: int) -> list[str]:
 
 def _few(rng: np.random.Generator) -> int:
     """How many beds a room has where the answer is no."""
-    return int(rng.choice(3, p=[0.3, 0.64, 0.06]))
+    return int(rng.choice(3, p=[0.3, 0.68, 0.02]))
 
 
 def _many(rng: np.random.Generator) -> int:
     """How many beds a room has where the answer is yes."""
-    return int(rng.choice([3, 4, 5, 6], p=[0.04, 0.26, 0.40, 0.30]))
+    return int(rng.choice([3, 4, 5, 6], p=[0.02, 0.16, 0.46, 0.36]))
 
 
 def _bedroom(rng: np.random.Generator) -> list[str]:
@@ -64,13 +64,13 @@ def _bedroom(rng: np.random.Generator) -> list[str]:
 
 def _shared(rng: np.random.Generator) -> list[str]:
     chance = rng.random()
-    if chance < 0.35:
+    if chance < 0.50:
         return ['bunk'] + _any(rng, ('single', 'double', 'bunk'), 0, 2) + _any(rng, BED_LIKE, 0, 1)
-    if chance < 0.80:
+    if chance < 0.82:
         count = _many(rng)
         return _any(rng, ('single', 'single', 'single', 'double'), count, count)
     count = _few(rng)
-    return _any(rng, ('single', 'double'), count, count) + _any(rng, BED_LIKE, 1, 4)
+    return _any(rng, ('single', 'double'), count, count) + _any(rng, BED_LIKE, 1, 2)
 
 
 def _hall(rng: np.random.Generator) -> list[str]:
@@ -81,6 +81,6 @@ def _hall(rng: np.random.Generator) -> list[str]:
 
 
 def _bunkroom(rng: np.random.Generator) -> list[str]:
-    if rng.random() < 0.5:
+    if rng.random() < 0.8:
         return _any(rng, ('bunk', ), 1, 3) + _any(rng, ('rack', ), 0, 2)
-    return _any(rng, ('rack', ), 2, 4)
+    return _any(rng, ('rack', ), 1, 2)
