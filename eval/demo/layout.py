@@ -9,7 +9,7 @@ from .geometry import Camera
 from .orders import Order, draw_order
 from .scene import Room, Scene, hidden_beds, in_order, without
 
-SCALE = (42.0, 76.0)  # pixels a metre at the farthest row of a hall
+SCALE = (40.0, 58.0)  # pixels a metre at the farthest row of a hall
 ATTEMPTS = 8
 IN_THE_WAY = ('desk', 'wardrobe', 'shelf', 'nightstand', 'locker', 'chair', 'plant', 'table')
 

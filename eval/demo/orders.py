@@ -5,15 +5,17 @@ near. `hall` has rows of things of a bed's size, where a pillow tells a bed from
 `bunkroom` has bunk beds and racks, where a ladder tells one from the other. In the last two the
 deciding detail has a size in *pixels of the picture*, the same for a small and a large picture: a
 large picture shows a larger hall. So nothing is lost at native size, and much where a large
-picture is squeezed. Most rooms are plain cases, as most uploaded ones are: one bed, or a
-dormitory; two beds and three are the rare ones.
+picture is squeezed. The ordinary rooms are mostly plain cases: one bed, or a dormitory. In halls
+two beds and three are the most frequent counts, so that each bed has to be made out.
 """
 from dataclasses import dataclass
 
 import numpy as np
 
-SORTS = {'bedroom': 0.32, 'shared': 0.46, 'hall': 0.08, 'bunkroom': 0.14}
+SORTS = {'bedroom': 0.20, 'shared': 0.32, 'hall': 0.28, 'bunkroom': 0.20}
 BED_LIKE = ('bench', 'frame', 'low_table', 'sofa')
+#: Beds in a hall and how often, where the answer is no and where it is yes.
+HALL_COUNTS = (((0, 1, 2), (0.2, 0.35, 0.45)), ((3, 4, 5, 6), (0.4, 0.3, 0.2, 0.1)))
 BEDS = ('single', 'double', 'bunk')
 
 
@@ -48,13 +50,13 @@ def _any(rng: np.random.Generator, names, least: int, most: int) -> list[str]:
 
 
 def _few(rng: np.random.Generator) -> int:
-    """How many beds a room has where the answer is no."""
-    return int(rng.choice(3, p=[0.3, 0.68, 0.02]))
+    """How many beds an ordinary room has where the answer is no."""
+    return int(rng.choice(3, p=[0.28, 0.60, 0.12]))
 
 
 def _many(rng: np.random.Generator) -> int:
-    """How many beds a room has where the answer is yes."""
-    return int(rng.choice([3, 4, 5, 6], p=[0.02, 0.16, 0.46, 0.36]))
+    """How many beds an ordinary room has where the answer is yes."""
+    return int(rng.choice([3, 4, 5, 6], p=[0.12, 0.28, 0.34, 0.26]))
 
 
 def _bedroom(rng: np.random.Generator) -> list[str]:
@@ -74,7 +76,8 @@ def _shared(rng: np.random.Generator) -> list[str]:
 
 
 def _hall(rng: np.random.Generator) -> list[str]:
-    count = _many(rng) if rng.random() < 0.5 else _few(rng)
+    counts, shares = HALL_COUNTS[int(rng.integers(2))]
+    count = int(rng.choice(counts, p=shares))
     others = max(0, int(rng.integers(5, 8)) - count)
     kinds = ('bench', 'bench', 'bench', 'bench', 'frame', 'low_table')
     return ['single'] * count + _any(rng, kinds, others, others)
