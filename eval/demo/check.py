@@ -76,7 +76,8 @@ def _percent(estimate) -> str:
     return f'{100 * estimate.value:.1f} ({100 * estimate.low:.1f} to {100 * estimate.high:.1f})'
 
 
-def _digest(file: Path) -> str:
+def digest(file: Path) -> str:
+    """The sha256 of a file, in hex digits."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -115,7 +116,7 @@ def main(argv=None) -> int:
             'seed': args.seed,
             'set_version': picture.VERSION,
             'max_dynamic_patch': args.max_dynamic_patch,
-            'weights_sha256': _digest(args.model / 'model.safetensors'),
+            'weights_sha256': digest(args.model / 'model.safetensors'),
             'figures': {
                 name: asdict(metrics)
                 for name, metrics in parts.items()

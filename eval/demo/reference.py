@@ -18,6 +18,14 @@ from .tiles import MEAN, STD, TILE
 Item = TypeVar('Item')
 
 
+def normalised(tiles: torch.Tensor) -> torch.Tensor:
+    """uint8 RGB `[..., height, width, 3]` as float32 `[..., 3, height, width]` of ImageNet's mean
+    and standard deviation, computed as upstream does."""
+    pixels = tiles.movedim(-1, -3)
+    mean, std = (torch.tensor(x, device=tiles.device).view(3, 1, 1) for x in (MEAN, STD))
+    return (pixels.float() / 255 - mean) / std
+
+
 def upstream_tiles(image: Image.Image, max_num: int) -> torch.Tensor:
     """Normalised float32 `[tiles, 3, 448, 448]`, as LMDeploy's `InternVLVisionModel` makes
     them."""
@@ -26,9 +34,7 @@ def upstream_tiles(image: Image.Image, max_num: int) -> torch.Tensor:
                                max_num=max_num,
                                image_size=TILE,
                                use_thumbnail=True)
-    pixels = torch.from_numpy(np.stack([np.asarray(tile) for tile in tiles])).permute(0, 3, 1, 2)
-    mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
-    return (pixels.float() / 255 - mean) / std
+    return normalised(torch.from_numpy(np.stack([np.asarray(tile) for tile in tiles])))
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,6 @@ class Reference:
         return prompt.before + [self.model.img_context_token_id
                                 ] * (tiles * self.model.num_image_token) + prompt.after
 
-    @torch.no_grad()
     def probability(
         self,
         tiles: torch.Tensor,
@@ -63,12 +68,27 @@ class Reference:
         Args:
             tiles: `[tiles, 3, 448, 448]`, normalised.
         """
+        return float(self.batch_probabilities(tiles[None], question, words)[0])
+
+    @torch.no_grad()
+    def batch_probabilities(
+        self,
+        tiles: torch.Tensor,
+        question: str = questions.QUESTION,
+        words: Sequence[str] = (questions.POSITIVE, questions.NEGATIVE)
+    ) -> torch.Tensor:
+        """`probability` of several images with equally many tiles: float32 `[images]`.
+
+        Args:
+            tiles: `[images, tiles, 3, 448, 448]`, normalised.
+        """
         device = self.model.device
-        ids = torch.tensor([self.input_ids(len(tiles), question)], device=device)
-        logits = self.model(pixel_values=tiles.to(device), input_ids=ids,
-                            use_cache=False).logits[0, -1].float()
+        ids = torch.tensor([self.input_ids(tiles.shape[1], question)] * len(tiles), device=device)
+        logits = self.model(pixel_values=tiles.flatten(0, 1).to(device),
+                            input_ids=ids,
+                            use_cache=False).logits[:, -1].float()
         wanted = [self.tokenizer.encode(word, add_special_tokens=False)[0] for word in words]
-        return float(logits[wanted].softmax(dim=0)[0])
+        return logits[:, wanted].softmax(dim=1)[:, 0]
 
     def probabilities(self,
                       items: Iterable[Item],
@@ -82,11 +102,11 @@ class Reference:
             return item, upstream_tiles(open_image(item), max_num)
 
         with ThreadPoolExecutor(threads) as pool:
-            for item, tiles in _ahead(pool, prepare, items, 2 * threads):
+            for item, tiles in ahead(pool, prepare, items, 2 * threads):
                 yield item, self.probability(tiles)
 
 
-def _ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable, depth: int) -> Iterator:
+def ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable, depth: int) -> Iterator:
     """`map` in order, at most `depth` items ahead."""
     waiting: list = []
     for item in items:
