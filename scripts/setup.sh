@@ -49,6 +49,6 @@ fi
 echo "setup: installing LMDeploy $release into $venv (about 6 GB, a few minutes)"
 rm -f "$stamp"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$constraints" \
-  --editable "$root[test]" "lmdeploy==$release" ||
+  --editable "$root[bench,test]" "lmdeploy==$release" ||
   fail "pip could not install LMDeploy $release (its message is above); mend that and run make setup again"
 echo "$wanted" > "$stamp"

@@ -1,0 +1,1 @@
+"""Benchmarks that write `eval/results/NAME.json`: stock LMDeploy measured beside ours."""

@@ -1,0 +1,117 @@
+"""The result of `bench-images` as a person reads it: Markdown, and a summary for the terminal."""
+import shlex
+from typing import Any, Iterable, List, Mapping, Sequence
+
+from .scope import NATIVE, SAME_TILES, STOCK, UPSTREAM_PIXELS
+
+Row = Mapping[str, Any]
+NONE = '–'
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The whole result in Markdown."""
+    rows = result['rows']
+    lines = [
+        '# Image preprocessing: stock LMDeploy against lmdeploy-ext', '',
+        f'`{shlex.join(result["command"])}` at commit {result["commit"]["id"][:12]}'
+        f'{" (changed)" if result["commit"]["dirty"] else ""}, {result["machine"]["cpu"]}, '
+        f'{result["machine"]["cores"]} cores, LMDeploy {result["versions"]["lmdeploy"]}.', '',
+        'From a file to tiles, medians of runs in turn on one thread; stock ends with normalised '
+        'float32 tiles, ours with uint8 ones that the GPU normalises. *Same tiles* are stock\'s '
+        'grid, made by this pipeline; PSNR compares their pixels with stock\'s. *Upstream pixels* '
+        'are stock\'s bit for bit.', '', *_markdown(_sizes(rows)), '', '## All cores', '',
+        *_markdown(_cores(rows)), '', '## Peak memory', '',
+        'Growth of a fresh process over what it held after its imports and a 64x48 image.', '',
+        *_markdown(_memory(rows)), '', '## Photographs', '', *_markdown(_photographs(rows)), '',
+        'Files whose EXIF orientation turns them are compared with upstream\'s code on the '
+        'upright image.', '', '## Targets', '', *_markdown(_targets(result['targets'])), ''
+    ]
+    return '\n'.join(lines)
+
+
+def summary(result: Mapping[str, Any]) -> str:
+    """One line a size and format, then the targets, for the terminal."""
+    return '\n'.join(
+        [*_plain(_sizes(result['rows'])), '', *_plain(_targets(result['targets']))])
+
+
+def _sizes(rows: Sequence[Row]) -> List[List[str]]:
+    """One line a file of the table."""
+    lines = [['image', 'stock ms (decode + cut)', 'same tiles ms', 'ratio', 'PSNR dB',
+              'upstream pixels ms', 'native ms (decode + cut)', 'ratio', 'tokens']]
+    cells = dict.fromkeys((row['size'], row['format']) for row in rows if row['part'] == 'size')
+    for size, form in cells:
+        ways = {row['way']: row for row in rows if row['part'] == 'size'
+                and (row['size'], row['format']) == (size, form)}
+        stock, same, native = ways[STOCK], ways[SAME_TILES], ways[NATIVE]
+        lines.append([
+            f'{size} {form}', _phases(stock), f'{same["total_ms"]:.1f}', f'{same["ratio"]:.1f}×',
+            _psnr(same), f'{ways[UPSTREAM_PIXELS]["total_ms"]:.1f}', _phases(native),
+            f'{native["ratio"]:.1f}×', f'{stock["tokens"]:,} → {native["tokens"]:,}'])
+    return lines
+
+
+def _phases(row: Row) -> str:
+    """'61.2 (3.4 + 57.8)'."""
+    return f'{row["total_ms"]:.1f} ({row["decode_ms"]:.1f} + {row["cut_ms"]:.1f})'
+
+
+def _psnr(row: Row) -> str:
+    """Decibels, or that there is no difference."""
+    if row['identical']:
+        return 'identical'
+    return NONE if row['psnr_db'] is None else f'{row["psnr_db"]:.1f}'
+
+
+def _cores(rows: Sequence[Row]) -> List[List[str]]:
+    """One line an image and a way."""
+    return [['image', 'way', 'images/s, one thread', 'all cores', 'share of linear']] + [[
+        row['image'], row['way'], f'{row["one_thread"]:.1f}',
+        f'{row["all_cores"]:.1f} ({row["cores"]} cores)', f'{row["share_of_linear"]:.2f}'
+    ] for row in rows if row['part'] == 'cores']
+
+
+def _memory(rows: Sequence[Row]) -> List[List[str]]:
+    """One line an image and a way."""
+    return [['image', 'way', 'peak MiB', 'decoded image MiB', 'multiple']] + [[
+        row['image'], row['way'], f'{row["peak_mib"]:.0f}', f'{row["decoded_mib"]:.0f}',
+        f'{row["multiple"]:.2f}'
+    ] for row in rows if row['part'] == 'memory']
+
+
+def _photographs(rows: Sequence[Row]) -> List[List[str]]:
+    """One line a folder and a way."""
+    lines = [['folder', 'images', 'way', 'mean ms', 'ratio', 'mean tokens',
+              'PSNR dB, median (least)']]
+    for row in rows:
+        if row['part'] == 'photographs':
+            left_out = row['not_images'] + row['unreadable']
+            median, least = row['psnr_median_db'], row['psnr_least_db']
+            lines.append([
+                row['folder'],
+                f'{row["images"]} ({row["turned"]} turned, {left_out} files left out)',
+                row['way'], f'{row["mean_ms"]:.1f}', f'{row["ratio"]:.1f}×',
+                f'{row["mean_tokens"]:,.0f}',
+                NONE if median is None or least is None else f'{median:.1f} ({least:.1f})'])
+    return lines
+
+
+def _targets(targets: Iterable[Row]) -> List[List[str]]:
+    """One line a figure."""
+    return [['target', 'wanted', 'measured', 'met']] + [[
+        target['name'], f'{target["want"]:g}', f'{target["got"]:g}',
+        'yes' if target['met'] else 'no'
+    ] for target in targets]
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> List[str]:
+    """A Markdown table; the first line is its header."""
+    header, *rest = ['| ' + ' | '.join(line) + ' |' for line in lines]
+    return [header, '|' + '---|' * len(lines[0]), *rest]
+
+
+def _plain(lines: Sequence[Sequence[str]]) -> List[str]:
+    """Columns of equal width."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return ['  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
+            for line in lines]

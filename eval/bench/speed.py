@@ -1,0 +1,87 @@
+"""Milliseconds an image on one thread, all ways in turn: a busy machine disturbs them all."""
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Sequence
+
+import numpy as np
+
+from .fidelity import psnr
+from .sample import Sample
+
+TOKENS_A_TILE = 256
+Ways = Sequence[Any]  # Stock first, then Ours
+
+
+def interleaved(ways: Ways, path: Path, seconds: float, least: int,
+                most: int) -> Dict[str, List[Sample]]:
+    """Prepare a file again and again, each round by every way once, another first each time.
+
+    Args:
+        seconds: rounds are repeated for so long, but at least `least` and at most `most` times.
+
+    Returns:
+        The samples of each way by its name; its first call is not among them.
+    """
+    for way in ways:
+        way.prepare(path)
+    samples: Dict[str, List[Sample]] = {way.name: [] for way in ways}
+    start = time.perf_counter()
+    for number in range(most):
+        if number >= least and time.perf_counter() - start > seconds:
+            break
+        first = number % len(ways)
+        for way in (*ways[first:], *ways[:first]):
+            samples[way.name].append(way.prepare(path))
+    return samples
+
+
+def size_rows(ways: Ways, path: Path, about: Mapping[str, Any], seconds: float, least: int,
+              most: int) -> List[Dict[str, Any]]:
+    """One row a way: medians of a file's times, and its tiles against upstream's.
+
+    Args:
+        about: what each row says of the file.
+    """
+    samples = interleaved(ways, path, seconds, least, most)
+    stock_ms = _median([sample.total for sample in samples[ways[0].name]])
+    upstream = ways[0].prepare(path, keep=True)
+    return [{
+        'part': 'size',
+        **about, 'way': way.name,
+        **_times(samples[way.name]), 'ratio': round(stock_ms / _median(
+            [sample.total for sample in samples[way.name]]), 2),
+        **_against(upstream, way.prepare(path, keep=True))
+    } for way in ways]
+
+
+def _times(samples: Sequence[Sample]) -> Dict[str, Any]:
+    """Medians in milliseconds, the total's quartiles, and how many runs they are of."""
+    low, high = np.percentile([1000 * sample.total for sample in samples], (25, 75))
+    return {
+        'decode_ms': round(_median([sample.decode for sample in samples]), 3),
+        'cut_ms': round(_median([sample.cut for sample in samples]), 3),
+        'total_ms': round(_median([sample.total for sample in samples]), 3),
+        'total_quartiles_ms': [round(float(low), 3), round(float(high), 3)],
+        'runs': len(samples)
+    }
+
+
+def _against(upstream: Sample, own: Sample) -> Dict[str, Any]:
+    """Tiles, tokens, and where the tiles are as many as upstream's, how near their pixels are.
+
+    `psnr_db` is null where tiles are not comparable and where they are identical.
+    """
+    comparable = own.tiles == upstream.tiles
+    identical = comparable and bool(np.array_equal(own.pixels, upstream.pixels))
+    return {
+        'tiles': own.tiles,
+        'tokens': own.tiles * TOKENS_A_TILE,
+        'identical': identical,
+        'psnr_db': round(psnr(own.pixels, upstream.pixels), 2)
+        if comparable and not identical else None
+    }
+
+
+def _median(seconds: Sequence[float]) -> float:
+    """Median in milliseconds."""
+    return 1000 * float(np.median(seconds))
