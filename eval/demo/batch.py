@@ -10,9 +10,10 @@ from . import prompts, questions
 from .beds import BEDS
 from .scene import CLASSES
 from .stream import Chunk, Truth, to_device
-from .tiles import cut, patches, stock_grid, stock_tiles, tile_count
+from .tiles import TILE, Cut, Place, cut, cut_tiles, patches
 
 CELLS = 8  # rows and columns of features in a tile
+POINTS = 4  # rows and columns of points that a cell's classes are counted at
 PATCH = 28
 MARK_CLASSES = 3  # head of a bed, middle of a bunk bed, of something else
 
@@ -61,29 +62,25 @@ class Batcher:
         }
         self.width = 1 + max(len(prompt.after) for prompt in self.prompts.values())
 
-    def __call__(self, groups: list[tuple[Chunk, int]], rng: np.random.Generator) -> Batch:
+    def __call__(self, groups: list[tuple[Chunk, Cut]], rng: np.random.Generator) -> Batch:
         """Cut the pictures of all groups to tiles.
 
         Args:
-            groups: pictures of one size each, with the `max_dynamic_patch` they are cut with.
+            groups: pictures of one size each, and how they are cut.
             rng: draws the second question of each picture.
 
         Raises:
             ValueError: the groups differ in their number of tiles.
         """
-        counts = {
-            tile_count(chunk.pixels.shape[2], chunk.pixels.shape[1], max_num)
-            for chunk, max_num in groups
-        }
+        counts = {how.tiles for _, how in groups}
         if len(counts) != 1:
             raise ValueError(f'a batch has pictures of {sorted(counts)} tiles; '
                              'all must make the same number')
         device = groups[0][0].pixels.device
         cuts = [
-            patches(stock_tiles(chunk.pixels, max_num).flatten(0, 1), PATCH)
-            for chunk, max_num in groups
+            patches(cut_tiles(chunk.pixels, how).flatten(0, 1), PATCH) for chunk, how in groups
         ]
-        classes = [class_shares(chunk, max_num) for chunk, max_num in groups]
+        classes = [class_shares(chunk, how) for chunk, how in groups]
         tail, last, answer = self._texts([truth for chunk, _ in groups for truth in chunk.truths],
                                          rng)
         return Batch(
@@ -105,28 +102,31 @@ class Batcher:
         return tail, last, answer
 
 
-def mark_places(truth: Truth, width: int, height: int, max_num: int) -> list[tuple[int, int]]:
+def mark_places(truth: Truth, how: Cut) -> list[tuple[int, int]]:
     """(row of features, class) of every mark, in its tile and in the thumbnail."""
-    columns, rows = stock_grid(width, height, max_num)
     places = []
     for mark in truth.marks:
         hits = (mark.kind in BEDS, mark.kind == 'bunk', mark.kind not in BEDS)
-        x, y = int(mark.u * columns * CELLS), int(mark.v * rows * CELLS)
-        at = [(y // CELLS * columns + x // CELLS) * CELLS**2 + y % CELLS * CELLS + x % CELLS]
-        if columns * rows > 1:
-            at.append(columns * rows * CELLS**2 + int(mark.v * CELLS) * CELLS +
-                      int(mark.u * CELLS))
+        x, y = _cell(how.place, mark.u, mark.v)
+        at = [(y // CELLS * how.columns + x // CELLS) * CELLS**2 + y % CELLS * CELLS + x % CELLS]
+        if how.thumbnail is not None:
+            x, y = _cell(how.thumbnail, mark.u, mark.v)
+            at.append(how.columns * how.rows * CELLS**2 + y * CELLS + x)
         places += [(row, kind) for row in at for kind in range(MARK_CLASSES) if hits[kind]]
     return places
 
 
-def _marks(groups: list[tuple[Chunk, int]], tiles: int, device: torch.device) -> torch.Tensor:
+def _cell(place: Place, u: float, v: float) -> tuple[int, int]:
+    """Column and row of the cell of a canvas that a point of the image lies in."""
+    side = TILE // CELLS
+    return (int((place.left + u * place.width) / side), int((place.top + v * place.height) / side))
+
+
+def _marks(groups: list[tuple[Chunk, Cut]], tiles: int, device: torch.device) -> torch.Tensor:
     places, first = [], 0
-    for chunk, max_num in groups:
-        height, width = chunk.pixels.shape[1:3]
+    for chunk, how in groups:
         for truth in chunk.truths:
-            places += [(first + row, kind)
-                       for row, kind in mark_places(truth, width, height, max_num)]
+            places += [(first + row, kind) for row, kind in mark_places(truth, how)]
             first += tiles * CELLS**2
     at = to_device(np.array(places, np.int64).reshape(-1, 2), device)
     marks = torch.zeros(first, MARK_CLASSES, device=device)
@@ -134,13 +134,24 @@ def _marks(groups: list[tuple[Chunk, int]], tiles: int, device: torch.device) ->
     return marks
 
 
-def class_shares(chunk: Chunk, max_num: int) -> torch.Tensor:
+def class_shares(chunk: Chunk, how: Cut) -> torch.Tensor:
     """Share of every class in the square of each row of features: float32 `[n * tiles * 64,
-    classes]`."""
-    columns, rows = stock_grid(chunk.pixels.shape[2], chunk.pixels.shape[1], max_num)
-    kinds = torch.arange(len(CLASSES) + 1, device=chunk.classes.device).view(1, -1, 1, 1)
-    planes = (chunk.classes.unsqueeze(1) == kinds).float()
-    shares = cut(F.adaptive_avg_pool2d(planes, (rows * CELLS, columns * CELLS)), rows, columns)
-    if columns * rows > 1:
-        shares = torch.cat([shares, F.adaptive_avg_pool2d(planes, CELLS).unsqueeze(1)], dim=1)
+    classes]`. What no image covers counts as the room."""
+    shares = cut(_cells(chunk.classes, how.place, how.columns, how.rows), how.rows, how.columns)
+    if how.thumbnail is not None:
+        thumbnail = _cells(chunk.classes, how.thumbnail, 1, 1)
+        shares = torch.cat([shares, thumbnail.unsqueeze(1)], dim=1)
     return shares.flatten(3).transpose(2, 3).flatten(0, 2)
+
+
+def _cells(classes: torch.Tensor, place: Place, columns: int, rows: int) -> torch.Tensor:
+    """Shares of the classes in the cells of a canvas: `[n, h, w]` -> `[n, classes, rows * 8,
+    columns * 8]`."""
+    step = TILE // CELLS // POINTS
+    wide, high = max(1, place.width // step), max(1, place.height // step)
+    left, top = place.left // step, place.top // step
+    points = F.interpolate(classes.unsqueeze(1).float(), (high, wide), mode='nearest-exact')
+    canvas = points.new_zeros(len(classes), rows * CELLS * POINTS, columns * CELLS * POINTS)
+    canvas[:, top:top + high, left:left + wide] = points[:, 0]
+    kinds = torch.arange(len(CLASSES) + 1, device=classes.device).view(1, -1, 1, 1)
+    return F.avg_pool2d((canvas.unsqueeze(1) == kinds).float(), POINTS)

@@ -9,7 +9,9 @@ from .geometry import Camera
 from .orders import Order, draw_order
 from .scene import Room, Scene, hidden_beds, in_order, without
 
-SCALE = (40.0, 58.0)  # pixels a metre at the farthest row of a hall
+#: Pixels a metre at the farthest row of a hall; the largest pictures show the largest halls.
+SCALE, LARGE_SCALE = (40.0, 58.0), (28.0, 42.0)
+LARGE = 1200  # pixels of a picture's longer side
 ATTEMPTS = 8
 IN_THE_WAY = ('desk', 'wardrobe', 'shelf', 'nightstand', 'locker', 'chair', 'plant', 'table')
 
@@ -84,7 +86,7 @@ def _aim(eye, target, focal: float, width: int, height: int) -> Camera:
 def _far(rng: np.random.Generator, order: Order, width: int, height: int) -> Scene:
     """A hall or a ward with its furniture in rows; the camera is far away, so that pieces are of
     about one size."""
-    scale = rng.uniform(*SCALE)
+    scale = rng.uniform(*(LARGE_SCALE if max(width, height) >= LARGE else SCALE))
     focal = width * (rng.uniform(0.9, 1.25) if width > height else rng.uniform(1.2, 1.6))
     back, rise = focal / scale, np.radians(rng.uniform(22, 34))
     pitch_x = rng.uniform(1.7, 2.5) * (1.0 if order.sort == 'hall' else 1.35)

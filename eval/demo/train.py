@@ -29,6 +29,7 @@ from .picture import VERSION
 from .recipe import GROUP, Draw, Recipe, shares
 from .replica import Replica, replayable
 from .stream import Album, Chunk, PictureStream, merge, workers
+from .tiles import stock_cut
 
 VOCAB_SIZE = 512
 HEADS = 'heads.safetensors'  # of the dense supervision; only to go on training
@@ -96,7 +97,7 @@ class Trainer:
         rise = (self.steps + 1) / self.recipe.warmup
         self.optimizer.rate.fill_(self.recipe.rate * min(1.0, rise, 1.02 - done))
         cuts = self.draw.cuts(self.rng, self.draw.tiles(self.rng))
-        groups = [(album.sample(self.rng, size, GROUP), patch) for size, patch in cuts]
+        groups = [(album.sample(self.rng, size, GROUP), how) for size, how in cuts]
         batch = self.batcher(groups, self.rng)
         losses = self.replica.gradient(batch)
         means = {name: losses[name].float().mean() for name in ('answer', 'mark', 'dense', 'hits')}
@@ -115,8 +116,9 @@ class Trainer:
         self.replica.load_weights()
         for chunk in chunks:
             height, width = chunk.pixels.shape[1:3]
+            how = stock_cut(width, height, max_num)
             for i in range(0, len(chunk.truths), 32):
-                batch = self.batcher([(chunk.part(slice(i, i + 32)), max_num)], self.rng)
+                batch = self.batcher([(chunk.part(slice(i, i + 32)), how)], self.rng)
                 hits.setdefault(f'{max(width, height)}x{min(width, height)}',
                                 []).append(self.replica.objective(batch)['hits'])
         self._share(self.master)

@@ -8,16 +8,16 @@ from lmdeploy.vl.model.internvl import dynamic_preprocess
 from PIL import Image
 
 from lmdeploy_ext.eval.demo import questions
-from lmdeploy_ext.eval.demo.batch import Batcher
+from lmdeploy_ext.eval.demo.batch import Batcher, class_shares, mark_places
 from lmdeploy_ext.eval.demo.check import MODEL
 from lmdeploy_ext.eval.demo.objective import Objective, extract_feature, fast_attention
 from lmdeploy_ext.eval.demo.optimizer import Optimizer, Rates, orthogonal
-from lmdeploy_ext.eval.demo.picture import draw
-from lmdeploy_ext.eval.demo.recipe import BATCH, PATCH_SHARES, Draw, shares
+from lmdeploy_ext.eval.demo.picture import Mark, draw
+from lmdeploy_ext.eval.demo.recipe import BATCH, FREE_SHARE, PATCH_SHARES, Draw, shares
 from lmdeploy_ext.eval.demo.reference import Reference, upstream_tiles
 from lmdeploy_ext.eval.demo.replica import Replica
 from lmdeploy_ext.eval.demo.stream import Album, Chunk, Truth
-from lmdeploy_ext.eval.demo.tiles import patches, stock_grid, stock_tiles, tile_count
+from lmdeploy_ext.eval.demo.tiles import cut_tiles, free_cuts, patches, stock_cut, stock_grid
 
 
 @pytest.fixture(scope='module')
@@ -38,6 +38,12 @@ def small_picture():
     return next(drawn for drawn in pictures if drawn.width == 480)
 
 
+def stock_pixels(pixels, max_num):
+    """Stock tiles of one picture."""
+    height, width = pixels.shape[:2]
+    return cut_tiles(torch.from_numpy(pixels)[None], stock_cut(width, height, max_num))[0]
+
+
 @pytest.mark.parametrize('max_num', [1, 2, 5, 6, 12])
 def test_grid_is_upstreams(max_num):
     for width in range(64, 1500, 109):
@@ -47,13 +53,13 @@ def test_grid_is_upstreams(max_num):
                                               use_thumbnail=True))
             # upstream's rule depends on the tile's area: ask for it in units of the tile
             scale = 448 / 28
-            assert tile_count(width * scale, height * scale, max_num) == expected
+            assert stock_cut(width * scale, height * scale, max_num).tiles == expected
 
 
 @pytest.mark.parametrize('max_num', [1, 12])
 def test_tiles_are_upstreams_but_for_rounding(max_num):
     pixels = small_picture().pixels().copy()
-    ours = stock_tiles(torch.from_numpy(pixels)[None], max_num)[0]
+    ours = stock_pixels(pixels, max_num)
     theirs = upstream_tiles(Image.fromarray(pixels), max_num)
     assert ours.shape == theirs.shape
     # Pillow rounds to whole grey levels between the two axes: 1 / (255 * 0.224) = 0.018 a level
@@ -62,7 +68,7 @@ def test_tiles_are_upstreams_but_for_rounding(max_num):
 
 
 def test_features_are_the_references(reference):
-    tiles = stock_tiles(torch.from_numpy(small_picture().pixels().copy())[None], 1)[0]
+    tiles = stock_pixels(small_picture().pixels().copy(), 1)
     model = copy.deepcopy(reference.model)
     fast_attention(model)
     with torch.no_grad():
@@ -73,19 +79,19 @@ def test_features_are_the_references(reference):
 
 def test_training_sees_the_answer_that_the_reference_gives(reference):
     drawn = small_picture()
-    batch = Batcher(reference.tokenizer, torch.float32)([(chunk_of(drawn), 1)],
-                                                        np.random.default_rng(0))
+    group = chunk_of(drawn), stock_cut(drawn.width, drawn.height, 1)
+    batch = Batcher(reference.tokenizer, torch.float32)([group], np.random.default_rng(0))
     with torch.no_grad():
         hits = Objective(copy.deepcopy(reference.model), reference.tokenizer)(batch)['hits']
-    tiles = stock_tiles(torch.from_numpy(drawn.pixels().copy())[None], 1)[0]
+    tiles = stock_pixels(drawn.pixels().copy(), 1)
     says_yes = reference.probability(tiles) >= 0.5
     assert bool(hits[0]) == (says_yes == questions.is_positive(drawn.beds, drawn.bunks))
 
 
 def test_losses_fall(reference):
     drawn = small_picture()
-    batch = Batcher(reference.tokenizer, torch.float32)([(chunk_of(drawn), 1)],
-                                                        np.random.default_rng(0))
+    group = chunk_of(drawn), stock_cut(drawn.width, drawn.height, 1)
+    batch = Batcher(reference.tokenizer, torch.float32)([group], np.random.default_rng(0))
     master = Objective(copy.deepcopy(reference.model), reference.tokenizer)
     averaged = copy.deepcopy(master).requires_grad_(False)
     replica = Replica(copy.deepcopy(master))
@@ -104,10 +110,10 @@ def test_losses_fall(reference):
 
 
 def test_groups_with_different_numbers_of_tiles_are_refused(reference):
-    chunk = chunk_of(small_picture())
+    drawn = small_picture()
+    groups = [(chunk_of(drawn), stock_cut(drawn.width, drawn.height, most)) for most in (1, 6)]
     with pytest.raises(ValueError, match=r'pictures of \[1, 7\] tiles; all must make the same'):
-        Batcher(reference.tokenizer, torch.float32)([(chunk, 1), (chunk, 6)],
-                                                    np.random.default_rng(0))
+        Batcher(reference.tokenizer, torch.float32)(groups, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize('shape', [(2, 192, 64), (3, 64, 128), (1, 64, 192)])
@@ -118,20 +124,53 @@ def test_muons_update_is_nearly_orthogonal(shape):
     assert values.min() > 0.3 and values.max() < 1.3  # what five steps reach, by the method
 
 
-def test_batches_keep_the_shares_of_sizes_and_patches():
+def test_batches_keep_the_shares_of_sizes_and_cuts():
     rng, draws = np.random.default_rng(0), Draw()
-    seen, portrait = np.zeros(12), 0
+    total, portrait, whole, free = 0, 0, 0, 0
     for _ in range(3000):
         tiles = draws.tiles(rng)
         cuts = draws.cuts(rng, tiles)
         assert len(cuts) * 8 == BATCH[tiles]
-        for (height, width), patch in cuts:
-            assert tile_count(width, height, patch) == tiles
-            seen[patch - 1] += 1
+        for (height, width), how in cuts:
+            assert how.tiles == tiles
+            total += 1
             portrait += height > width
-    assert np.abs(seen / seen.sum() - PATCH_SHARES).max() < 0.03
+            whole += how == stock_cut(width, height, 12)
+            free += how not in {stock_cut(width, height, most) for most in range(1, 13)}
     expected = sum(share for (height, width), share in shares().items() if height > width)
-    assert abs(portrait / seen.sum() - expected) < 0.03
+    assert abs(portrait / total - expected) < 0.03
+    assert whole / total > (1 - FREE_SHARE) * PATCH_SHARES[-1]
+    assert 0.7 * FREE_SHARE < free / total <= FREE_SHARE + 0.02  # some free cuts are stock's too
+
+
+def test_free_cuts_lose_and_repeat_nothing():
+    for width, height in ((480, 320), (464, 612), (960, 720), (896, 1344)):
+        cuts = free_cuts(width, height)
+        assert len(set(cuts)) == len(cuts) > 3
+        for how in cuts:
+            place = how.place
+            assert 0 <= place.left and place.left + place.width <= how.columns * 448
+            assert 0 <= place.top and place.top + place.height <= how.rows * 448
+            assert place.width >= 0.59 * width and place.height >= 0.59 * height
+
+
+def test_marks_and_classes_lie_where_the_picture_shows_them():
+    pixels = np.full((320, 480, 3), 90, np.uint8)
+    pixels[200:280, 300:400] = 250
+    classes = np.zeros((40, 60), np.uint8)
+    classes[25:35, 37:50] = 3
+    truth = Truth(1, 0, (Mark('single', 350 / 480, 240 / 320), ))
+    chunk = Chunk(torch.from_numpy(pixels)[None], torch.from_numpy(classes)[None], [truth])
+    for how in free_cuts(480, 320) + (stock_cut(480, 320, 12), ):
+        bright = cut_tiles(chunk.pixels, how)[0].float().mean(1)  # [tiles, 448, 448]
+        cells = torch.nn.functional.avg_pool2d(bright.unsqueeze(1), 56).flatten()
+        shares = class_shares(chunk, how)[:, 3]
+        rows = [row for row, kind in mark_places(truth, how) if kind == 0]
+        assert len(rows) == 1 + (how.thumbnail is not None)
+        for row in rows:  # in the brightest cell of its tile or next to it, and classes agree
+            tile = slice(row // 64 * 64, row // 64 * 64 + 64)
+            assert shares[row] > 0.3 and cells[row] > cells[tile].max() - 1.2
+        assert np.corrcoef(shares.numpy(), cells.numpy())[0, 1] > 0.6  # grey margins are dark
 
 
 def test_an_album_keeps_the_newest_pictures():
