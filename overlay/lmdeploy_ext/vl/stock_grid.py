@@ -1,8 +1,8 @@
 """The tile grid that upstream gives an image: InternVL's dynamic aspect ratio, tie by tie.
 
-Published with InternVL 1.5 (Chen et al. 2024, "How Far Are We to GPT-4V?", section 3.2): of the grids
-with so many tiles, the one whose aspect ratio is nearest to the image's. The size of the image
-matters in ties only, so that a 64x48 image gets the 12 tiles of a 2000x1500 one.
+Published with InternVL 1.5 (Chen et al. 2024, "How Far Are We to GPT-4V?"): of the grids with so
+many tiles, the one whose aspect ratio is nearest to the image's. The size of the image matters in
+ties only, so that a 64x48 image gets the 12 tiles of a 2000x1500 one.
 """
 from functools import lru_cache
 from typing import List, Tuple
@@ -16,9 +16,9 @@ def stock_grid(width: int, height: int, side: int, min_tiles: int,
         width, height: of the image, in pixels, at least 1.
         side: of a tile, in pixels.
         min_tiles, max_tiles: bounds on columns times rows. Where no grid lies between them the
-            answer is one tile, as upstream's.
+            answer is one tile.
     """
-    # Differences are compared in the floating point arithmetic that upstream does: ties hang on it.
+    # Computed in floating point exactly as upstream does: ties hang on it.
     aspect = width / height
     best, least = (1, 1), float('inf')
     for columns, rows in _grids(min_tiles, max_tiles):

@@ -1,7 +1,7 @@
 """Memory for tiles, used again and again.
 
 A fresh array of 13 tiles is 8 MB of memory that the system hands out page by page while it is
-written, for about a millisecond; and memory that is pinned for the GPU costs more than that to get.
+written, for about a millisecond; and pinned memory, for the GPU, costs more than that to get.
 """
 import threading
 import weakref

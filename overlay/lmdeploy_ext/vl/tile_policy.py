@@ -61,7 +61,7 @@ class TilePolicy:
         if self.budget is not None and self.budget < 1:
             raise ValueError(f'a budget of {self.budget} image tokens; give at least 1')
         if not 1 <= self.max_shrink < math.inf:
-            raise ValueError(f'max_shrink is {self.max_shrink}; 1 (never shrink) or more is needed')
+            raise ValueError(f'max_shrink is {self.max_shrink}; give 1 (no shrinking) or more')
         if self.thumbnail_from < 2:
             raise ValueError(f'a thumbnail from {self.thumbnail_from} tiles on; give at least 2, '
                              'for a single tile is its own thumbnail')

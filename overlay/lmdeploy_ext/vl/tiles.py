@@ -3,7 +3,6 @@ import threading
 from functools import lru_cache
 from typing import Optional, Tuple
 
-import cv2
 import numpy as np
 
 from lmdeploy_ext.vl.resize import resize, resize_as_upstream

@@ -1,7 +1,7 @@
 """Which tiles an image is shown in: pure functions from sizes and a policy to plans.
 
-`stock` is upstream's grid, which the aspect ratio alone decides. `native` is the smallest grid that
-shows the pixels that are there. `budget:N` is `native` with at most N tokens a request, shared.
+`stock` is upstream's grid, which the aspect ratio alone decides. `native` is the smallest grid
+that shows the pixels that are there. `budget:N` is `native` with at most N tokens a request.
 """
 import heapq
 from dataclasses import dataclass
