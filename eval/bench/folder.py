@@ -12,7 +12,7 @@ from tqdm import tqdm
 from ...vl import image_source
 from ...vl.image_decode import PixelRules
 from ...vl.image_errors import NotAnImage, UnreadableImage
-from ...vl.image_header import ImageHeader, read_header
+from ...vl.image_header import UPRIGHT, ImageHeader, read_header
 from ...vl.image_limits import ImageLimits
 from ..errors import EvalError
 from .fidelity import psnr
@@ -46,7 +46,7 @@ def folder_rows(ways: Sequence[Any], files: Sequence[Path], name: str,
     Args:
         ways: Stock first.
         name: what the rows call the folder.
-        runs: times that each image is prepared by each way.
+        runs: rounds of each image, see `interleaved`.
 
     Raises:
         EvalError: no file is an image.
@@ -73,16 +73,26 @@ def folder_rows(ways: Sequence[Any], files: Sequence[Path], name: str,
         'unreadable': left_out['unreadable'],
         'turned': sum(photograph.turned for photograph in photographs)
     }
-    stock = _mean_ms(photographs, ways[0].name)
-    return [{
-        **about, 'way': way.name,
-        'mean_ms': round(_mean_ms(photographs, way.name), 3),
-        'ratio': round(stock / _mean_ms(photographs, way.name), 2),
-        'mean_tokens': round(
-            TOKENS_A_TILE *
-            float(np.mean([photograph.tiles[way.name] for photograph in photographs])), 1),
-        **(_distances(photographs) if way.name == SAME_TILES else _distances([]))
-    } for way in ways]
+    return [{**about, **_summed(photographs, way.name, ways[0].name)} for way in ways]
+
+
+def _summed(photographs: Sequence[Photograph], way: str, stock: str) -> Dict[str, Any]:
+    """One way's figures over all photographs."""
+    milliseconds = {name: float(np.mean([photograph.milliseconds[name]
+                                         for photograph in photographs])) for name in (way, stock)}
+    tiles = float(np.mean([photograph.tiles[way] for photograph in photographs]))
+    distances = [photograph.psnr_db for photograph in photographs
+                 if way == SAME_TILES and photograph.psnr_db is not None]
+    return {
+        'way': way,
+        'mean_ms': round(milliseconds[way], 3),
+        'ratio': round(milliseconds[stock] / milliseconds[way], 2),
+        'mean_tokens': round(TOKENS_A_TILE * tiles, 1),
+        'compared': len(distances),
+        # null where nothing was compared, or all was identical
+        'psnr_median_db': _decibels(np.median(distances)) if distances else None,
+        'psnr_least_db': _decibels(min(distances)) if distances else None
+    }
 
 
 def _check(path: Path, ways: Sequence[Any]) -> ImageHeader:
@@ -101,40 +111,26 @@ def _check(path: Path, ways: Sequence[Any]) -> ImageHeader:
 def _measure(ways: Sequence[Any], path: Path, header: ImageHeader, runs: int) -> Photograph:
     """Times, tiles and distance of one photograph."""
     samples = interleaved(ways, path, seconds=0, least=runs, most=runs)
-    turned = header.orientation not in (0, 1)
+    turned = header.orientation != UPRIGHT
     return Photograph(
         {way: 1000 * float(np.median([sample.total for sample in own]))
          for way, own in samples.items()},
         {way: own[0].tiles for way, own in samples.items()}, turned,
-        _distance(ways, path, turned))
+        _distance(ways, path, header, turned))
 
 
-def _distance(ways: Sequence[Any], path: Path, turned: bool) -> Optional[float]:
+def _distance(ways: Sequence[Any], path: Path, header: ImageHeader,
+              turned: bool) -> Optional[float]:
     """PSNR of the same tiles in dB, against upstream's code on the upright image."""
+    if header.mode not in PLAIN_MODES or header.transparent:
+        return None
     with Image.open(path) as image:
-        if image.mode not in PLAIN_MODES or 'transparency' in image.info:
-            return None
         upright = ImageOps.exif_transpose(image) if turned else image
         reference = ways[0].tiles(upright.convert('RGB'))
     own = next(way for way in ways if way.name == SAME_TILES).prepare(path, keep=True).pixels
     return psnr(own, reference)
 
 
-def _distances(photographs: Sequence[Photograph]) -> Dict[str, Any]:
-    """Median and least PSNR in dB; null where nothing was compared, or all was identical."""
-    values = [photograph.psnr_db for photograph in photographs if photograph.psnr_db is not None]
-    return {
-        'compared': len(values),
-        'psnr_median_db': _decibels(np.median(values)) if values else None,
-        'psnr_least_db': _decibels(min(values)) if values else None
-    }
-
-
 def _decibels(value: float) -> Optional[float]:
     """To two digits; JSON has no infinity."""
     return round(float(value), 2) if math.isfinite(value) else None
-
-
-def _mean_ms(photographs: Sequence[Photograph], way: str) -> float:
-    """Milliseconds an image of a way."""
-    return float(np.mean([photograph.milliseconds[way] for photograph in photographs]))

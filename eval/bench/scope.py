@@ -23,25 +23,25 @@ class Scope:
         cores_seconds: length of one measurement of a number of threads.
         cores_rounds: how often each is measured.
         memory: width, height and format of the images whose peak memory is measured.
-        photograph_runs: times that each photograph of a folder is prepared.
+        photograph_runs: rounds of each photograph of a folder.
         photographs: of so many files of a folder at most; None for all.
     """
     sizes: Tuple[Size, ...] = ((64, 48), (480, 320), (480, 360), (612, 464), (640, 480),
                                (960, 720), (896, 1344), (1920, 1080), (4032, 3024))
     formats: Tuple[str, ...] = ('JPEG', 'PNG', 'WebP')
     seconds: float = 4.0
-    least: int = 7
-    most: int = 40
+    least: int = 4
+    most: int = 20
     cores_sizes: Tuple[Size, ...] = ((612, 464), (1920, 1080))
     cores_seconds: float = 1.0
     cores_rounds: int = 7
     memory: Tuple[Tuple[int, int, str], ...] = ((4032, 3024, 'JPEG'), (8000, 6000, 'JPEG'),
                                                 (4032, 3024, 'PNG'))
-    photograph_runs: int = 5
+    photograph_runs: int = 2
     photographs: Optional[int] = None
 
 
 FULL = Scope()
-QUICK = Scope(sizes=((64, 48), (612, 464)), formats=('JPEG', 'PNG'), seconds=0.0, least=2, most=2,
+QUICK = Scope(sizes=((64, 48), (612, 464)), formats=('JPEG', 'PNG'), seconds=0.0, least=1, most=1,
               cores_sizes=((612, 464), ), cores_seconds=0.05, cores_rounds=1,
               memory=((1024, 768, 'JPEG'), ), photograph_runs=1, photographs=8)

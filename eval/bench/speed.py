@@ -9,21 +9,23 @@ from .fidelity import psnr
 from .sample import Sample
 
 TOKENS_A_TILE = 256
+TURN = 3  # counted calls in a row
 Ways = Sequence[Any]  # Stock first, then Ours
 
 
 def interleaved(ways: Ways, path: Path, seconds: float, least: int,
                 most: int) -> Dict[str, List[Sample]]:
-    """Prepare a file again and again, each round by every way once, another first each time.
+    """Prepare a file again and again: in each round every way has a turn, another first each time.
+
+    The first call of a turn is not counted: it finds the caches as another way left them, while in
+    service each way follows itself.
 
     Args:
         seconds: rounds are repeated for so long, but at least `least` and at most `most` times.
 
     Returns:
-        The samples of each way by its name; its first call is not among them.
+        `TURN` samples a round of each way, by its name.
     """
-    for way in ways:
-        way.prepare(path)
     samples: Dict[str, List[Sample]] = {way.name: [] for way in ways}
     start = time.perf_counter()
     for number in range(most):
@@ -31,7 +33,8 @@ def interleaved(ways: Ways, path: Path, seconds: float, least: int,
             break
         first = number % len(ways)
         for way in (*ways[first:], *ways[:first]):
-            samples[way.name].append(way.prepare(path))
+            way.prepare(path)
+            samples[way.name] += [way.prepare(path) for _ in range(TURN)]
     return samples
 
 
