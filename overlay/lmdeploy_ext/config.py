@@ -4,8 +4,9 @@ Command-line flags live in the scripts that define them; nothing else reads `os.
 """
 import math
 import os
+import re
 from dataclasses import dataclass
-from typing import Mapping, Optional
+from typing import Any, Dict, Mapping, Optional
 
 PREFIX = 'LMDEPLOY_EXT_'
 
@@ -25,10 +26,37 @@ class Settings:
             Without it: half of the free memory, 4 GiB at most.
         cpu_threads: `LMDEPLOY_EXT_CPU_THREADS`, torch threads of the CPU backend. Without it:
             the cores that this process may use.
+        tiles: `LMDEPLOY_EXT_TILES`, how images are cut: `native`, `stock` or `budget:N`.
+        max_shrink, tile_fit, thumbnail_from: `LMDEPLOY_EXT_MAX_SHRINK`, `_TILE_FIT` (`pad`, `crop`
+            or `stretch`), `_THUMBNAIL_FROM`; see `vl.tiling.TilePolicy`, whose defaults hold.
+        max_tiles: `LMDEPLOY_EXT_MAX_TILES`, a cap on the model's own `max_dynamic_patch`.
+        pixels: `LMDEPLOY_EXT_PIXELS`, `fast`, or `upstream` for exactly its pixels.
+        image_max_pixels, image_max_bytes, image_max_side, image_url_seconds,
+        image_private_addresses, image_other_hosts: `LMDEPLOY_EXT_IMAGE_…`, what an image may be
+            and where it may be fetched from; see `vl.image_limits.ImageLimits`, whose defaults
+            hold. The last two are 0 or 1.
+        image_workers: `LMDEPLOY_EXT_IMAGE_WORKERS`, threads that prepare images. Without it: the
+            cores that this process may use.
+        images_in_flight: `LMDEPLOY_EXT_IMAGES_IN_FLIGHT`, images at most that are being prepared,
+            or are ready and wait for the vision model. Without it: 8 for each worker, at least 64.
     """
     patches: str = 'all'
     cpu_kv_gb: Optional[float] = None
     cpu_threads: Optional[int] = None
+    tiles: str = 'native'
+    max_shrink: Optional[float] = None
+    tile_fit: Optional[str] = None
+    thumbnail_from: Optional[int] = None
+    max_tiles: Optional[int] = None
+    pixels: str = 'fast'
+    image_max_pixels: Optional[int] = None
+    image_max_bytes: Optional[int] = None
+    image_max_side: Optional[int] = None
+    image_url_seconds: Optional[float] = None
+    image_private_addresses: bool = False
+    image_other_hosts: bool = False
+    image_workers: Optional[int] = None
+    images_in_flight: Optional[int] = None
 
     @classmethod
     def from_env(cls, env: Optional[Mapping[str, str]] = None) -> 'Settings':
@@ -36,7 +64,9 @@ class Settings:
         env = os.environ if env is None else env
         return cls(patches=env.get(PREFIX + 'PATCHES', 'all'),
                    cpu_kv_gb=_positive(env, 'CPU_KV_GB', float),
-                   cpu_threads=_positive(env, 'CPU_THREADS', int))
+                   cpu_threads=_positive(env, 'CPU_THREADS', int),
+                   **_tile_settings(env),
+                   **_image_settings(env))
 
 
 def api_key(env: Optional[Mapping[str, str]] = None) -> Optional[str]:
@@ -48,8 +78,42 @@ def api_key(env: Optional[Mapping[str, str]] = None) -> Optional[str]:
     return env.get(PREFIX + 'API_KEY') or None
 
 
-def _positive(env: Mapping[str, str], name: str, kind: type):
-    """The variable as a positive number, or None where it is not set."""
+def _tile_settings(env: Mapping[str, str]) -> Dict[str, Any]:
+    return dict(tiles=_chosen(env, 'TILES', r'native|stock|budget:[1-9]\d*',
+                              'native, stock or budget:N (N image tokens a request)') or 'native',
+                max_shrink=_positive(env, 'MAX_SHRINK', float, least=1),
+                tile_fit=_chosen(env, 'TILE_FIT', 'pad|crop|stretch', 'pad, crop or stretch'),
+                thumbnail_from=_positive(env, 'THUMBNAIL_FROM', int, least=2),
+                max_tiles=_positive(env, 'MAX_TILES', int),
+                pixels=_chosen(env, 'PIXELS', 'fast|upstream', 'fast or upstream') or 'fast')
+
+
+def _image_settings(env: Mapping[str, str]) -> Dict[str, Any]:
+    return dict(image_max_pixels=_positive(env, 'IMAGE_MAX_PIXELS', int),
+                image_max_bytes=_positive(env, 'IMAGE_MAX_BYTES', int),
+                image_max_side=_positive(env, 'IMAGE_MAX_SIDE', int),
+                image_url_seconds=_positive(env, 'IMAGE_URL_SECONDS', float),
+                image_private_addresses=_switch(env, 'IMAGE_PRIVATE_ADDRESSES'),
+                image_other_hosts=_switch(env, 'IMAGE_OTHER_HOSTS'),
+                image_workers=_positive(env, 'IMAGE_WORKERS', int),
+                images_in_flight=_positive(env, 'IMAGES_IN_FLIGHT', int))
+
+
+def _chosen(env: Mapping[str, str], name: str, pattern: str, expected: str) -> Optional[str]:
+    """The variable's value, which matches `pattern`, or None where it is not set."""
+    text = env.get(PREFIX + name, '').strip()
+    if text and not re.fullmatch(pattern, text):
+        raise SettingError(f'{PREFIX}{name}={text!r} is not {expected}; '
+                           f'set it to one of them, or unset it for the default')
+    return text or None
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    return _chosen(env, name, '[01]', '0 or 1') == '1'
+
+
+def _positive(env: Mapping[str, str], name: str, kind: type, least: float = 0):
+    """The variable as a positive number, at least `least`; None where it is not set."""
     text = env.get(PREFIX + name, '').strip()
     if not text:
         return None
@@ -60,4 +124,7 @@ def _positive(env: Mapping[str, str], name: str, kind: type):
     if not 0 < value < math.inf:
         raise SettingError(f'{PREFIX}{name}={text!r} is not a positive {kind.__name__}; '
                            f'set it to one, or unset it for the default')
+    if value < least:
+        raise SettingError(f'{PREFIX}{name}={text!r} is less than {least:g}; '
+                           f'set it to {least:g} or more, or unset it for the default')
     return value

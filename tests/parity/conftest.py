@@ -9,6 +9,16 @@ from tests.parity.loops import loop  # noqa: F401  a fixture
 register()
 
 
+@pytest.fixture(scope='package', autouse=True)
+def as_upstream():
+    """References know upstream's tiles and pixels; what differs by intention is tested elsewhere.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv('LMDEPLOY_EXT_TILES', 'stock')
+        patched.setenv('LMDEPLOY_EXT_PIXELS', 'upstream')
+        yield
+
+
 @pytest.fixture(scope='session')
 def checkpoint(tmp_path_factory):
     """Folder of a checkpoint of the given shape, written once. Its name says nothing about it."""

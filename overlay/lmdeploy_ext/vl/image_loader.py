@@ -9,9 +9,8 @@ from lmdeploy_ext.config import Settings
 from lmdeploy_ext.vl.admission import Place
 from lmdeploy_ext.vl.image_decode import decode
 from lmdeploy_ext.vl.image_header import ImageHeader, read_header
-from lmdeploy_ext.vl.image_pixels import read
 from lmdeploy_ext.vl.image_settings import ImageSettings
-from lmdeploy_ext.vl.image_source import is_remote
+from lmdeploy_ext.vl.image_source import is_remote, read
 from lmdeploy_ext.vl.image_workers import ImageWorkers, shared_workers
 from lmdeploy_ext.vl.prepared import PreparedImage
 from lmdeploy_ext.vl.tile_buffers import TileBuffers
@@ -139,7 +138,7 @@ class ImageLoader:
         return None if requested is None else min(requested, self._cap)
 
     def _read(self, reference: Any) -> Union[bytes, np.ndarray]:
-        return read(reference, self.settings)
+        return read(reference, self.settings.limits, self.settings.rules)
 
     def _open(self, source: Any) -> _Opened:
         content = self._read(source)

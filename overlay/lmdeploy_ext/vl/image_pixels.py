@@ -1,35 +1,28 @@
 """The pixels of an image by this process's settings, for what does not go through tiles."""
-import functools
 from typing import Any, Union
 
 import numpy as np
 from PIL import Image
 
 from lmdeploy_ext.config import Settings
-from lmdeploy_ext.vl import image_source
 from lmdeploy_ext.vl.image_decode import decode
 from lmdeploy_ext.vl.image_header import read_header
 from lmdeploy_ext.vl.image_settings import ImageSettings
+from lmdeploy_ext.vl.image_source import read
 
 
 def load_pil(reference: Any) -> Image.Image:
     """An image in RGB, all of it; blocks.
 
     Args:
-        reference: whatever `image_source.read` takes.
+        reference: whatever `read` takes.
 
     Raises:
         UnreadableImage: it cannot be used.
     """
-    settings = _settings()
-    return Image.fromarray(decode_all(read(reference, settings), settings))
-
-
-def read(reference: Any, settings: ImageSettings) -> Union[bytes, np.ndarray]:
-    """`image_source.read`, with the pixels of a Pillow image by the settings' rules."""
-    if settings.rules.upstream and isinstance(reference, Image.Image):
-        reference = reference.convert('RGB')
-    return image_source.read(reference, settings.limits)
+    settings = ImageSettings.of(Settings.from_env())
+    content = read(reference, settings.limits, settings.rules)
+    return Image.fromarray(decode_all(content, settings))
 
 
 def decode_all(content: Union[bytes, np.ndarray], settings: ImageSettings) -> np.ndarray:
@@ -42,8 +35,3 @@ def decode_all(content: Union[bytes, np.ndarray], settings: ImageSettings) -> np
         return content
     header = read_header(content, settings.limits, settings.rules)
     return decode(content, header, settings.rules)
-
-
-@functools.lru_cache(maxsize=None)
-def _settings() -> ImageSettings:
-    return ImageSettings.of(Settings.from_env())
