@@ -5,6 +5,7 @@ import sys
 import threading
 import zlib
 from types import SimpleNamespace
+from typing import Callable
 
 import numpy as np
 from PIL import Image, ImageFile
@@ -22,8 +23,10 @@ DECODE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyErro
                  OverflowError, MemoryError, struct.error, zlib.error,
                  Image.DecompressionBombError)
 _PREFIX = 16
-# Pixels that are converted at a time: a quarter of a million stay in the cores' caches.
-_BAND_PIXELS = 1 << 18
+# Pixels that are converted at a time: their memory is reused, not asked of the system anew.
+_BAND_PIXELS = 1 << 15
+# Formats whose 16-bit greys Pillow opens as 32-bit ones.
+_GREYS_OF_16_BITS = ('PNG', 'PPM')
 _ALPHA_MODES = ('RGBA', 'LA', 'PA', 'La', 'RGBa')
 
 
@@ -65,7 +68,7 @@ def to_rgb(image: Image.Image, rules: PixelRules) -> np.ndarray:
         DamagedImage: the pixels cannot be decoded in full.
         UnreadableImage: 32-bit or floating-point pixels, whose range nothing tells.
     """
-    convert = _as_upstream if rules.upstream else _on_white
+    convert = _conversion(image, rules)
     with strict_decoding:
         try:
             image.load()
@@ -82,22 +85,27 @@ def to_rgb(image: Image.Image, rules: PixelRules) -> np.ndarray:
     return pixels
 
 
+def _conversion(image: Image.Image, rules: PixelRules) -> Callable[[Image.Image], np.ndarray]:
+    """What makes uint8 [rows, w, 3], or [rows, w, 1] for greys, of a band of the image."""
+    if rules.upstream:
+        return _as_upstream
+    if image.mode.startswith('I;16') or (image.mode == 'I' and image.format in _GREYS_OF_16_BITS):
+        return _from_16_bits
+    if image.mode in ('I', 'F'):
+        raise _unusable_mode(image.mode)
+    return _on_white if has_transparency(image) else _as_upstream
+
+
 def _as_upstream(band: Image.Image) -> np.ndarray:
-    """What `convert('RGB')` gives, uint8 [rows, w, 3]."""
     try:
-        return np.asarray(band.convert('RGB'))
+        # a conversion to the same mode would copy the band
+        return np.asarray(band if band.mode == 'RGB' else band.convert('RGB'))
     except ValueError as error:
         raise _unusable_mode(band.mode) from error
 
 
 def _on_white(band: Image.Image) -> np.ndarray:
-    """A band on white paper, 16 bits scaled to 8; uint8 [rows, w, 3], or [rows, w, 1] for grey."""
-    if band.mode.startswith('I;16') or (band.mode == 'I' and band.info.get('bits') == 16):
-        return _from_16_bits(band)
-    if band.mode in ('I', 'F'):
-        raise _unusable_mode(band.mode)
-    if not has_transparency(band):
-        return _as_upstream(band)
+    """A band as it looks on white paper."""
     rgba = band.convert('RGBA')
     alpha = rgba.getchannel('A')
     if alpha.getextrema() == (255, 255):
