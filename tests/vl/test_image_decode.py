@@ -22,7 +22,8 @@ OPAQUE = [('JPEG', 'RGB', {}), ('JPEG', 'RGB', {'progressive': True}), ('JPEG', 
           ('PNG', 'L', {}), ('PNG', 'P', {}), ('PNG', '1', {}), ('WEBP', 'RGB', {}),
           ('WEBP', 'RGB', {'lossless': True}), ('GIF', 'P', {}), ('BMP', 'RGB', {}),
           ('BMP', 'P', {}), ('TIFF', 'RGB', {}), ('TIFF', 'CMYK', {}), ('TIFF', 'L', {}),
-          ('TIFF', 'RGB', {'compression': 'tiff_lzw'}), ('PPM', 'RGB', {}), ('JPEG2000', 'RGB', {})]
+          ('TIFF', 'RGB', {'compression': 'tiff_lzw'}), ('PPM', 'RGB', {}),
+          ('JPEG2000', 'RGB', {})]
 
 
 def pixels(data, rules=RIGHT, at_least=None):
@@ -187,11 +188,12 @@ CUT_OFF = {'baseline JPEG': jpeg(320, 240), 'progressive JPEG': jpeg(320, 240, p
            'RGBA PNG': encoded(picture(64, 64, channels=4), 'PNG'),
            'GIF': encoded(picture(64, 64), 'GIF'), 'BMP': encoded(picture(64, 64), 'BMP'),
            'TIFF': encoded(picture(64, 64), 'TIFF', compression='tiff_lzw'),
-           'animated WebP': animated('WEBP')}
+           'animated WebP': animated('WEBP'), 'animated GIF': animated('GIF')}
 
 
 @pytest.mark.parametrize('rules', [RIGHT, UPSTREAM])
-@pytest.mark.parametrize('kind', sorted(set(CUT_OFF) - {'animated WebP'}))
+# of an animation, the first frame may be whole
+@pytest.mark.parametrize('kind', [kind for kind in CUT_OFF if not kind.startswith('animated')])
 def test_a_file_cut_at_60_percent_is_damaged(kind, rules):
     with pytest.raises(UnreadableImage, match='expected .*; send it again'):
         pixels(cut(CUT_OFF[kind]), rules)

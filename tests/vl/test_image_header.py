@@ -9,7 +9,7 @@ from lmdeploy_ext.vl.image_header import read_header
 from lmdeploy_ext.vl.image_limits import ImageLimits
 from lmdeploy_ext.vl.image_rules import PixelRules
 
-from .image_files import (HTML, PDF, SVG, animated, encoded, jpeg, picture, png_bomb, png_chunk)
+from .image_files import HTML, PDF, SVG, animated, encoded, jpeg, picture, png_bomb, png_chunk
 
 LIMITS = ImageLimits()
 RULES = PixelRules()

@@ -59,10 +59,18 @@ def read_header(data: bytes, limits: ImageLimits, rules: PixelRules) -> ImageHea
         orientation = UPRIGHT if rules.upstream else exif_orientation(image, data)
         if swaps_axes(orientation):
             width, height = height, width
-        animated = (image.format in _ANIMATED_FORMATS
-                    and getattr(image, 'is_animated', False))
-        return ImageHeader(width, height, image.format, image.mode, orientation, animated,
-                           has_transparency(image))
+        return ImageHeader(width, height, image.format, image.mode, orientation,
+                           _is_animated(image), has_transparency(image))
+
+
+def _is_animated(image: ImageFile.ImageFile) -> bool:
+    if image.format not in _ANIMATED_FORMATS:
+        return False
+    try:
+        return getattr(image, 'is_animated', False)
+    except DECODE_ERRORS:
+        # a second frame that is damaged: the first one may be whole
+        return True
 
 
 def exif_orientation(image: ImageFile.ImageFile, data: bytes = b'') -> int:
