@@ -131,8 +131,8 @@ _thread = threading.local()
 
 
 def _scratch(height: int, width: int) -> np.ndarray:
-    """This thread's own uint8 [height, width, 3], for use until the next call. Fresh memory would
-    cost a page fault every 4 KiB, about as long as the resizing."""
+    """This thread's own uint8 [height, width, 3], for use until the next call. Fresh memory is
+    slow to write (see `tile_buffers`)."""
     size = height * width * 3
     if size > _SCRATCH_BYTES:
         return np.empty((height, width, 3), np.uint8)

@@ -5,7 +5,7 @@ that shows the pixels that are there. `budget:N` is `native` with at most N toke
 """
 import heapq
 from dataclasses import dataclass
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from lmdeploy_ext.vl.image_errors import BadImageReference
 from lmdeploy_ext.vl.stock_grid import stock_grid
@@ -96,7 +96,7 @@ def plan_request(sizes: Sequence, policy: TilePolicy, model: TileModel,
     if policy.kind == 'native':
         grids = [grids[-1] for grids in choices]
     else:
-        grids = _share(choices, policy, policy.budget // model.tokens)
+        grids = _share(choices, policy.budget // model.tokens)
     return [
         _fitted(width, height, grid, policy, model) for (width, height), grid in zip(sizes, grids)
     ]
@@ -138,11 +138,14 @@ def _choices(width: int, height: int, policy: TilePolicy, model: TileModel,
     """The grids worth their tiles, each with more tiles and less shrink than the one before it.
     The first has one tile; the last is what `native` takes."""
     most = _stock_plan(width, height, model, max_tiles).tiles
-    grids = sorted(
-        _Grid(columns * rows + (model.thumbnail and columns * rows >= policy.thumbnail_from),
-              max(width / (columns * model.side), height / (rows * model.side), 1.0),
-              abs(columns - rows), columns, rows) for columns in range(1, max_tiles + 1)
-        for rows in range(1, max_tiles // columns + 1))
+    grids = []
+    for columns in range(1, max_tiles + 1):
+        for rows in range(1, max_tiles // columns + 1):
+            thumbnail = model.thumbnail and columns * rows >= policy.thumbnail_from
+            shrink = max(width / (columns * model.side), height / (rows * model.side), 1.0)
+            grids.append(
+                _Grid(columns * rows + thumbnail, shrink, abs(columns - rows), columns, rows))
+    grids.sort()
     choices = grids[:1]
     for grid in grids[1:]:
         if grid.tiles <= most and grid.shrink < choices[-1].shrink > policy.max_shrink:
@@ -150,7 +153,7 @@ def _choices(width: int, height: int, policy: TilePolicy, model: TileModel,
     return choices
 
 
-def _share(choices: Sequence[Sequence[_Grid]], policy: TilePolicy, tiles: int) -> List[_Grid]:
+def _share(choices: Sequence[Sequence[_Grid]], tiles: int) -> List[_Grid]:
     """One grid an image, of so many tiles together: whichever image shrinks most is improved while
     that fits. An image whose next grid does not fit keeps its own, and the others go on."""
     chosen = [grids[0] for grids in choices]
@@ -194,6 +197,6 @@ def _fitted(width: int, height: int, grid: _Grid, policy: TilePolicy,
     return TilePlan(grid.columns, grid.rows, thumbnail, *content, left, top, *in_thumbnail)
 
 
-def _shrunk(width: int, height: int, shrink: float):
+def _shrunk(width: int, height: int, shrink: float) -> Tuple[int, int]:
     """The size in whole pixels, at least one, for a thin image stays visible."""
     return max(round(width / shrink), 1), max(round(height / shrink), 1)
