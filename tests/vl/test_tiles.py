@@ -97,7 +97,7 @@ def test_a_buffer_that_does_not_fit_is_refused(out):
         cut(photograph(100, 50), it, SIDE, upstream=False, out=out)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(60, 1200), st.integers(60, 1200), POLICIES)
 def test_an_image_that_was_decoded_smaller_gives_nearly_the_same_tiles(width, height, policy):
     it = plan(width, height, policy, MODEL)
