@@ -186,6 +186,7 @@ CUT_OFF = {'baseline JPEG': jpeg(320, 240), 'progressive JPEG': jpeg(320, 240, p
            'restarting JPEG': jpeg(320, 240, restart_marker_rows=2),
            'PNG': encoded(picture(64, 64), 'PNG'), 'WebP': encoded(picture(320, 240), 'WEBP'),
            'RGBA PNG': encoded(picture(64, 64, channels=4), 'PNG'),
+           'JPEG 2000': encoded(picture(64, 64), 'JPEG2000'),
            'GIF': encoded(picture(64, 64), 'GIF'), 'BMP': encoded(picture(64, 64), 'BMP'),
            'TIFF': encoded(picture(64, 64), 'TIFF', compression='tiff_lzw'),
            'animated WebP': animated('WEBP'), 'animated GIF': animated('GIF')}
@@ -227,6 +228,13 @@ def test_a_progressive_jpeg_that_ends_between_two_scans_is_damaged():
     for end in (scan, tables):
         with pytest.raises(DamagedImage, match='cut off'):
             pixels(data[:end])
+
+
+def test_a_jpeg_that_ends_before_a_restart_marker_is_damaged():
+    data = jpeg(320, 240, restart_marker_rows=2)
+    for number in range(7):
+        with pytest.raises(DamagedImage, match='cut off'):
+            pixels(data[:data.index(bytes([0xFF, 0xD0 + number]))])
 
 
 def test_the_end_marker_of_a_thumbnail_does_not_count():

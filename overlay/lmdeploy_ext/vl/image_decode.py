@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 
 from . import image_jpeg, image_png
+from .image_errors import DamagedImage
 from .image_header import ImageHeader, swaps_axes
 from .image_pillow import open_image, to_rgb
 from .image_rules import PixelRules
@@ -44,6 +45,8 @@ def decode(data: bytes, header: ImageHeader, rules: PixelRules,
         data = image_jpeg.completed(data)
     elif header.format == 'PNG':
         image_png.check_sums(data)
+    elif header.format == 'JPEG2000':
+        _check_jpeg2000(data)
     pixels = None
     if not rules.upstream and _opencv_suits(header):
         pixels = _by_opencv(data, header, at_least)
@@ -71,6 +74,17 @@ def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
     if orientation == 8:
         return cv2.rotate(pixels, cv2.ROTATE_90_COUNTERCLOCKWISE)
     return pixels
+
+
+def _check_jpeg2000(data: bytes) -> None:
+    """Raises DamagedImage where the codestream lacks its end: its decoder fills in what is not.
+
+    In a codestream, from its start (SOC, SIZ) to its end (EOC), no other 0xff stands before a
+    byte above 0x8f (ITU-T T.800, annex A).
+    """
+    if data.find(b'\xff\xd9', max(0, data.find(b'\xff\x4f\xff\x51'))) < 0:
+        raise DamagedImage(f'the JPEG 2000 file is cut off after {len(data)} bytes; expected a '
+                           'complete file; send it again')
 
 
 def _opencv_suits(header: ImageHeader) -> bool:

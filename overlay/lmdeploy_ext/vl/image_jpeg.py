@@ -14,10 +14,11 @@ from .image_pillow import DECODE_ERRORS, open_image, strict_decoding
 _END = b'\xff\xd9'
 _START_OF_SCAN = 0xDA
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_WITHOUT_PAYLOAD = frozenset((0x00, 0x01, *range(0xD0, 0xDA)))
 _COEFFICIENTS = 64
-# Two continuations without a marker in them: a decoder that is still waiting for data reads other
-# codes, hence other pixels, out of each.
-_CONTINUATIONS = (bytes(64) + _END, b'\xfe\x55' * 32 + _END)
+_RESTARTS = 8
+# A decoder that is still waiting for data reads other codes out of each, hence other pixels.
+_FILLERS = (bytes(64), b'\xfe\x55' * 32)
 
 
 def completed(data: bytes) -> bytes:
@@ -38,13 +39,19 @@ def completed(data: bytes) -> bytes:
 def _segments(data: bytes) -> Iterator[Tuple[int, int]]:
     """Marker and payload start of each segment before the pixel data."""
     at = 2
-    while at + 4 <= len(data) and data[at] == 0xFF:
+    while True:
+        # as libjpeg does, over bytes that belong to no segment
+        at = data.find(b'\xff', at)
+        if at < 0 or at + 4 > len(data):
+            return
         marker = data[at + 1]
-        if marker == 0xFF:  # a fill byte
+        if marker == 0xFF:
             at += 1
-            continue
-        yield marker, at + 4
-        at += 2 + struct.unpack_from('>H', data, at + 2)[0]
+        elif marker in _WITHOUT_PAYLOAD:
+            at += 2
+        else:
+            yield marker, at + 4
+            at += 2 + struct.unpack_from('>H', data, at + 2)[0]
 
 
 def _first_scan(data: bytes) -> Optional[int]:
@@ -87,10 +94,19 @@ def _every_pixel(data: bytes) -> bool:
 
     Asks Pillow: OpenCV's copy of the decoder complains on stderr.
     """
-    # a last 0xff is half a marker, or half of a code: left out, it is missed where it was one
-    one, other = (open_image(data.rstrip(b'\xff') + more) for more in _CONTINUATIONS)
+    one, other = (open_image(_continued(data, filler)) for filler in _FILLERS)
     with strict_decoding, one, other:
         try:
             return one.tobytes() == other.tobytes()
         except DECODE_ERRORS:
             return False
+
+
+def _continued(data: bytes, filler: bytes) -> bytes:
+    """The file with `filler` behind it, and again behind the restart marker that would be next."""
+    # a last 0xff is half a marker, or half of a code: left out, it is missed where it was one
+    data = data.rstrip(b'\xff')
+    scan = data[data.rindex(b'\xff\xda'):]
+    restarts = re.findall(b'\xff([\xd0-\xd7])', scan)
+    number = (restarts[-1][0] + 1) % _RESTARTS if restarts else 0
+    return data + filler + bytes([0xFF, 0xD0 + number]) + filler + _END
