@@ -34,7 +34,7 @@ def resolve(host: str, port: int, seconds: float, private_allowed: bool) -> List
         raise ImageNotFetched(
             f'the look-up of host {host} took too long; expected an answer in time; check the '
             'host name, or raise LMDEPLOY_EXT_IMAGE_URL_SECONDS') from error
-    except (socket.gaierror, UnicodeError) as error:
+    except (OSError, UnicodeError) as error:
         raise ImageNotFetched(f'no address was found for host {host}; expected a host that '
                               'exists; check the URL') from error
     addresses = list(dict.fromkeys(sockaddr[0] for *_, sockaddr in found))

@@ -4,6 +4,7 @@ One connection an image, straight to the host: proxies are not used, since behin
 which address is connected to.
 """
 import base64
+import contextlib
 import functools
 import ssl
 import time
@@ -20,6 +21,7 @@ from .image_errors import (AddressRefused, BadImageReference, ImageNotFetched, I
 from .image_limits import ImageLimits
 
 _MAX_REDIRECTS = 5
+_MAX_PORT = 65_535
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADERS = {'User-Agent': f'lmdeploy-ext/{__version__}', 'Accept': 'image/*',
             'Accept-Encoding': 'identity', 'Connection': 'close'}
@@ -111,15 +113,15 @@ class _CheckedNetwork(httpcore.NetworkBackend):
                     socket_options: Optional[Iterable[Any]] = None) -> httpcore.NetworkStream:
         addresses = image_address.resolve(host, port, self._deadline.left(),
                                           self._limits.private_addresses)
-        for address in addresses[:-1]:
-            try:
-                return self._connect(address, port)
-            except httpcore.ConnectError:
-                continue
-        return self._connect(addresses[-1], port)
+        for others, address in zip(range(len(addresses) - 1, 0, -1), addresses):
+            # one that does not answer leaves time for the others
+            seconds = self._deadline.left() / (others + 1)
+            with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return self._connect(address, port, seconds)
+        return self._connect(addresses[-1], port, self._deadline.left())
 
-    def _connect(self, address: str, port: int) -> httpcore.NetworkStream:
-        stream = self._network.connect_tcp(address, port, self._deadline.left())
+    def _connect(self, address: str, port: int, seconds: float) -> httpcore.NetworkStream:
+        stream = self._network.connect_tcp(address, port, seconds)
         return _TimedStream(stream, self._deadline)
 
 
@@ -135,10 +137,15 @@ def _parsed(url: str) -> httpx.URL:
     except (httpx.InvalidURL, UnicodeError) as error:
         raise BadImageReference('found a malformed URL; expected http(s)://host/path; '
                                 'correct it') from error
-    if parsed.scheme not in ('http', 'https') or not parsed.host:
+    if not _is_of_the_web(parsed):
         raise BadImageReference(f'found {shown(parsed)}; expected http(s)://host/path; correct '
                                 'the URL')
     return parsed
+
+
+def _is_of_the_web(url: httpx.URL) -> bool:
+    return (url.scheme in ('http', 'https') and bool(url.host)
+            and (url.port is None or 0 < url.port <= _MAX_PORT))
 
 
 def _redirected(url: httpx.URL, location: str, limits: ImageLimits) -> httpx.URL:
@@ -148,7 +155,7 @@ def _redirected(url: httpx.URL, location: str, limits: ImageLimits) -> httpx.URL
     except (httpx.InvalidURL, UnicodeError) as error:
         raise ImageNotFetched(f'{shown(url)} redirects to a malformed URL; expected an image; '
                               'give another URL') from error
-    if target.scheme not in ('http', 'https') or (url.scheme, target.scheme) == ('https', 'http'):
+    if not _is_of_the_web(target) or (url.scheme, target.scheme) == ('https', 'http'):
         raise AddressRefused(f'{shown(url)} redirects to {shown(target)}; expected {url.scheme}; '
                              'give the URL of the image itself')
     if target.host != url.host and not limits.other_hosts:
@@ -173,9 +180,13 @@ def _get(url: httpx.URL, limits: ImageLimits,
         raise ImageNotFetched(
             f'{shown(url)} was not there after {deadline.seconds:g} s; expected the whole image; '
             'try again, or raise LMDEPLOY_EXT_IMAGE_URL_SECONDS') from error
-    except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-        raise ImageNotFetched(f'{shown(url)} failed ({type(error).__name__}); expected the whole '
-                              'image; check the URL, or try again') from error
+    except httpcore.NetworkError as error:
+        raise ImageNotFetched(f'{shown(url)} cannot be reached ({error}); expected an image; '
+                              'check the URL, or try again') from error
+    except httpcore.ProtocolError as error:
+        # whose text quotes the answer
+        raise ImageNotFetched(f'{shown(url)} gave no complete HTTP answer; expected an image; '
+                              'check the URL, or try again') from error
 
 
 def _answer(url: httpx.URL, response: httpcore.Response,
