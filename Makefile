@@ -10,7 +10,7 @@ OUT ?= eval/runs/$(subst $(comma),-,$(VARIANTS))
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help setup patch unpatch status check diff table lint test demo eval bench-images
+.PHONY: help setup patch unpatch status check diff table lint test demo eval sweep bench-images
 
 help: ## this menu
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -51,6 +51,11 @@ eval: setup ## MANIFEST=file [MODEL=folder VARIANTS=stock,patched OUT=folder]: r
 	@[ -n '$(MANIFEST)' ] || { echo 'eval: no manifest of labelled images; make eval MANIFEST=labelled.jsonl' >&2; exit 2; }
 	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval run --model '$(MODEL)' --manifest '$(MANIFEST)' \
 		--variants '$(VARIANTS)' --out '$(OUT)' $(ARGS)
+
+sweep: OUT = eval/runs/sweep
+sweep: setup ## [MANIFEST=file MODEL=folder OUT=folder]: recall against image tokens and QPM, for every tile policy
+	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval sweep --model '$(MODEL)' $(if $(MANIFEST),--manifest '$(MANIFEST)') \
+		--out '$(OUT)' $(ARGS)
 
 bench-images: setup ## [PHOTOS=folder]: image preprocessing, stock against ours, into eval/results/images.*
 	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval.bench.images $(if $(PHOTOS),--photos '$(PHOTOS)') $(ARGS)

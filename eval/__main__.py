@@ -1,4 +1,4 @@
-"""Command line: `python -m lmdeploy_ext.eval run|score|report|demo`."""
+"""Command line: `python -m lmdeploy_ext.eval run|sweep|score|report|demo`."""
 import argparse
 import signal
 import sys
@@ -11,6 +11,7 @@ from lmdeploy_ext.classify.labels import parse_labels
 from lmdeploy_ext.classify.pipeline_engine import BACKENDS, DEVICES
 
 from .compare import score
+from .errors import EvalError
 from .provenance import gpus
 from .report import summary, write_report
 from .run_folder import RunFolder
@@ -36,6 +37,17 @@ def main(argv: Optional[List[str]] = None) -> int:
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from .sweep_run import demo_manifest, demo_model, ready_made
+    if arguments.manifest and arguments.images is not None:
+        raise EvalError('--images counts pictures of the demo set; with --manifest use --limit')
+    has_gpu = arguments.device != 'cpu' and bool(gpus())
+    arguments.model = arguments.model or demo_model()
+    arguments.variants = arguments.variants or ready_made(arguments.model, has_gpu)
+    arguments.manifest = arguments.manifest or demo_manifest(arguments.images)
+    return _run(arguments)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -76,7 +88,8 @@ def _report(arguments: argparse.Namespace) -> int:
 def _tell(report: dict, folder: Path) -> int:
     """Print the table and where the rest is."""
     print(summary(report))
-    print(f'\nreport:  {folder / "report.md"}\npicture: {folder / "overview.png"}')
+    picture = 'sweep.png' if report.get('sweep') else 'overview.png'
+    print(f'\nreport:  {folder / "report.md"}\npicture: {folder / picture}')
     failed = any(variant['error'] or variant['unanswered'] for variant in report['variants'])
     return 1 if failed else 0
 
@@ -87,6 +100,10 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser('run', help='predict with each variant, score, write the report')
     run.set_defaults(command=_run)
     _add_run_arguments(run)
+    sweep = commands.add_parser('sweep', help='recall against image tokens: stock capped by '
+                                'max_dynamic_patch, and tile policies')
+    sweep.set_defaults(command=_sweep)
+    _add_run_arguments(sweep, sweep=True)
     demo = commands.add_parser('demo', help='stock against patched on the demo model and set')
     demo.set_defaults(command=_demo)
     demo.add_argument('--out', type=Path, default=Path('eval/runs/demo'), metavar='DIR')
@@ -102,17 +119,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `run`; one for each field of EvalSettings, and the run's own."""
+def _add_run_arguments(parser: argparse.ArgumentParser, sweep: bool = False) -> None:
+    """The flags of `run` and `sweep`; one for each field of EvalSettings, and the run's own."""
     defaults = dict(asdict(DEFAULTS), labels=','.join(DEFAULTS.labels), positive=None)
     parser.set_defaults(**defaults)
     add = parser.add_argument
-    add('--model', required=True, metavar='DIR', help='model folder')
-    add('--manifest', required=True, metavar='FILE', help='JSONL or CSV: id, image, label, split')
-    add('--variants', default='stock,patched', metavar='LIST',
-        help='stock, patched, or NAME:VARIABLE=VALUE, + for a comma in the value [%(default)s]')
-    add('--out', required=True, type=Path, metavar='DIR',
+    what = ' [that of the demo]' if sweep else ''
+    add('--model', required=not sweep, metavar='DIR', help='model folder' + what)
+    add('--manifest', required=not sweep, metavar='FILE',
+        help='JSONL or CSV: id, image, label, split' + what)
+    add('--variants', default=None if sweep else 'stock,patched', metavar='LIST',
+        help='stock, patched, or NAME:VARIABLE=VALUE, + for a comma in the value '
+        f'[{"the ready-made ones" if sweep else "%(default)s"}]')
+    add('--out', required=not sweep, type=Path, metavar='DIR', default=Path('eval/runs/sweep'),
         help='folder of the run; an interrupted one goes on there')
+    if sweep:
+        add('--images', type=int, metavar='N',
+            help='test pictures of the demo set; half as many for calibration [200]')
     add('--overwrite', action='store_true', help='delete the rows of another run in --out')
     add('--quiet', action='store_true', help='no progress bars')
     add('--prompt', help='question about each image [%(default)s]')

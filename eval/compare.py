@@ -11,6 +11,7 @@ from .outcomes import Outcome
 from .provenance import write_json
 from .run_folder import LabelledImage, RunFolder
 from .settings import check_target_recall
+from .sweep import sweep
 from .variant_report import VariantReport, of_split, variant_report
 
 
@@ -65,11 +66,12 @@ def score(folder: RunFolder, target_recall: Optional[float] = None) -> Dict[str,
         check_target_recall(target_recall)
         settings['target_recall'] = target_recall
     variants = [
-        variant_report(folder.variant(name), settings, images, name, env)
-        for name, env in run['variants'].items()
+        variant_report(folder.variant(name), run, settings, images, name)
+        for name in run['variants']
     ]
     with_rows = [variant for variant in variants if variant.images]
     splits = (settings['test_split'], settings['calibration_split'])
+    found = sweep(folder, settings, images, variants)
     report = {
         'name': folder.path.resolve().name,
         'scored': datetime.now(timezone.utc).isoformat(timespec='seconds'),
@@ -80,6 +82,7 @@ def score(folder: RunFolder, target_recall: Optional[float] = None) -> Dict[str,
         'variants': [asdict(variant) for variant in variants],
         'comparisons': [asdict(_compare(folder, settings, images, with_rows[0], variant))
                         for variant in with_rows[1:]],
+        'sweep': None if found is None else asdict(found),
     }
     write_json(folder.report_file, report)
     return folder.read_report()

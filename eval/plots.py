@@ -39,10 +39,10 @@ def overview(report: Mapping[str, Any]) -> Figure:
     quality, speed = figure.subplots(1, 2, width_ratios=(1.3, 1))
     _draw_quality(quality, report, variants)
     _draw_speed(speed, report, variants)
-    figure.suptitle(f'{_names(report)} on {_images(report)}', fontsize=15, fontweight='bold')
+    figure.suptitle(f'{_names(report)} on {images_of(report)}', fontsize=15, fontweight='bold')
     for variant, style in variants:
         quality.plot([], [], color=style['color'], marker=style['marker'], linestyle='none',
-                     markersize=9, label=_short(variant['name']))
+                     markersize=9, label=short(variant['name']))
     _legend_below(figure, columns=min(max(len(variants), 1), 4))
     return figure
 
@@ -59,8 +59,8 @@ def precision_recall(report: Mapping[str, Any]) -> Figure:
     good = all(variant['curve']['average_precision'] > 0.95 for variant, _ in variants)
     axes.set(xlabel='Recall of the positive label', ylabel='Precision',
              xlim=(0.5 if good else 0, 1.003), ylim=(0.5 if good else 0, 1.005))
-    axes.set_title(f'Precision and recall on {_images(report)}', fontweight='bold')
-    _finish(axes)
+    axes.set_title(f'Precision and recall on {images_of(report)}', fontweight='bold')
+    finish(axes)
     _legend_below(figure, columns=1)
     return figure
 
@@ -85,7 +85,7 @@ def latency(report: Mapping[str, Any]) -> Figure:
              ylim=(0, 102))
     axes.set_xlim(left=0)
     axes.set_title(f'Latency at {_in_flight(report)} requests in flight', fontweight='bold')
-    _finish(axes)
+    finish(axes)
     _legend_below(figure, columns=1)
     return figure
 
@@ -100,7 +100,7 @@ def _draw_curve(axes: Axes, variant: Mapping[str, Any], style: Mapping[str, Any]
         [chosen['recall']['value']], [chosen['precision']['value']])
     axes.plot(*point, marker=style['marker'], markersize=style['size'] + 2, color=style['color'],
               markeredgecolor='white', linewidth=2, clip_on=False, zorder=5,
-              label=f'{_short(variant["name"])}: average precision '
+              label=f'{short(variant["name"])}: average precision '
               f'{curve["average_precision"]:.3f}; marked: threshold '
               f'{variant["threshold"]["value"]:.3f}')
 
@@ -135,7 +135,7 @@ def _draw_quality(axes: Axes, report: Mapping[str, Any],
     axes.set_ylim(len(METRICS) * (len(variants) + 0.8) - 0.9, -0.9)
     axes.set_title('Answers: the positive label, with 95 % intervals', fontsize=12)
     axes.set_xlabel('%')
-    _finish(axes)
+    finish(axes)
     axes.grid(axis='y', visible=False)
 
 
@@ -166,12 +166,12 @@ def _draw_speed(axes: Axes, report: Mapping[str, Any],
                       fontweight='bold')
         fastest = max(fastest, speed['high'])
     axes.set_xlim(0, fastest * 1.45 or 1)
-    axes.set_yticks(range(len(variants)), [_short(variant['name']) for variant, _ in variants],
+    axes.set_yticks(range(len(variants)), [short(variant['name']) for variant, _ in variants],
                     fontsize=12)
     axes.set_ylim(len(variants) - 0.4, -0.6)
     axes.set_title('Speed: median, slowest and fastest window', fontsize=12)
     axes.set_xlabel('Images per minute in steady state')
-    _finish(axes)
+    finish(axes)
     axes.grid(axis='y', visible=False)
 
 
@@ -195,20 +195,20 @@ def _positive(report: Mapping[str, Any], variant: Mapping[str, Any]) -> Mapping[
 
 def _names(report: Mapping[str, Any]) -> str:
     """'stock against patched', or 'stock against 4 variants'."""
-    first, *others = [_short(variant['name']) for variant, _ in _styled(report)] or ['No answers']
+    first, *others = [short(variant['name']) for variant, _ in _styled(report)] or ['No answers']
     if not others:
         return first
     return f'{first} against ' + (' and '.join(others) if len(others) < 3 else
                                   f'{len(others)} variants')
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     """A name that fits: of a long one the beginning and the end, which tell variants apart."""
     half = NAME_WIDTH // 2
     return name if len(name) <= NAME_WIDTH else f'{name[:half]}…{name[1 - half:]}'
 
 
-def _images(report: Mapping[str, Any]) -> str:
+def images_of(report: Mapping[str, Any]) -> str:
     """'120 test images'."""
     split = report['settings']['test_split']
     return f'{report["images"][split]["images"]:,} {split} images'
@@ -223,7 +223,7 @@ def _in_flight(report: Mapping[str, Any]) -> str:
 def _percentiles(variant: Mapping[str, Any]) -> str:
     """A variant's legend entry in the latency picture."""
     seconds = variant['latency']
-    return (f'{_short(variant["name"])}: p50 {seconds["p50"]:.2f} s, p95 {seconds["p95"]:.2f} s, '
+    return (f'{short(variant["name"])}: p50 {seconds["p50"]:.2f} s, p95 {seconds["p95"]:.2f} s, '
             f'p99 {seconds["p99"]:.2f} s')
 
 
@@ -237,7 +237,7 @@ def _note(axes: Axes, row: float, text: str) -> None:
                   fontsize=10.5)
 
 
-def _finish(axes: Axes) -> None:
+def finish(axes: Axes) -> None:
     """Light grid, no frame at the top and on the right."""
     axes.spines[['top', 'right']].set_visible(False)
     axes.grid(color='#DDDDDD', linewidth=0.8)

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from . import plots
+from . import plots, sweep_plot
 from .run_folder import RunFolder
 
 TEMPLATES = Path(__file__).parent / 'templates'
@@ -20,6 +20,8 @@ def write_report(folder: RunFolder) -> Path:
     """
     report = folder.read_report()
     plots.draw(report, folder.path)
+    if report.get('sweep'):
+        sweep_plot.draw(report, folder.path)
     path = folder.path / 'report.md'
     path.write_text(render(report), encoding='utf-8')
     return path
@@ -39,11 +41,16 @@ def render(report: Mapping[str, Any]) -> str:
                                cell=cell,
                                qpm=qpm,
                                ratio=ratio,
+                               points=points,
+                               times=times,
                                signed=signed,
                                commit=commit,
                                command=shlex.join)
     template = environment.get_template('report.md.j2')
+    found = report.get('sweep')  # reports of before lack it
     return template.render(report,
+                           sweep=found,
+                           verdicts=verdicts(found) if found else [],
                            positive_of=lambda variant: positive_metrics(report, variant),
                            sentences=sentences(report),
                            patch_states=patch_states(report))
@@ -63,7 +70,7 @@ def summary(report: Mapping[str, Any]) -> str:
         '  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows
     ]
     lines.insert(1, '  '.join('-' * width for width in widths))
-    told = sentences(report)
+    told = sentences(report) + (verdicts(report['sweep']) if report.get('sweep') else [])
     return '\n'.join(lines + ([''] + told if told else []))
 
 
@@ -82,6 +89,25 @@ def sentences(report: Mapping[str, Any]) -> List[str]:
             f'{signed(pair["precision_points"])} points, '
             f'{ratio(pair["qpm_ratio"])} the images per minute')
     return lines
+
+
+def verdicts(sweep: Mapping[str, Any]) -> List[str]:
+    """A sentence for every variant that is not stock: is its recall at least that of stock with as
+    many image tokens?"""
+    return [_verdict(point) for point in sweep['points'] if point['between']]
+
+
+def _verdict(point: Mapping[str, Any]) -> str:
+    first, second, _ = point['between']
+    beside = f'between {first} and {second}' if first != second else f'nearest is {first}'
+    parts = []
+    for basis, words in (('answers', 'as answered'), ('at_threshold', 'at one threshold')):
+        more = point[basis]['equal_tokens_points']
+        if more is not None:
+            parts.append(f'{points(more)} points of recall {words}: '
+                         f'{"reached" if more["value"] >= 0 else "missed"}')
+    return (f'{point["name"]} against stock at equal tokens ({point["tokens"]:.0f}, {beside}): '
+            f'{"; ".join(parts) or "no positive image"}')
 
 
 def positive_metrics(report: Mapping[str, Any], variant: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -138,6 +164,18 @@ def ratio(value: Optional[Mapping[str, Any]]) -> str:
     if value['rounds'] > 1:
         text += f' ({value["low"]:.2f}–{value["high"]:.2f} over {value["rounds"]} rounds)'
     return text
+
+
+def points(value: Optional[Mapping[str, Any]]) -> str:
+    """'+0.8 (-1.2 to +2.6)', a difference in percentage points."""
+    if value is None:
+        return NONE
+    return f'{signed(value["value"])} ({signed(value["low"])} to {signed(value["high"])})'
+
+
+def times(value: Optional[float]) -> str:
+    """'2.01 times'."""
+    return NONE if value is None else f'{value:.2f} times'
 
 
 def commit(value: Optional[Mapping[str, Any]]) -> str:

@@ -25,6 +25,8 @@ def open_run(folder: RunFolder, settings: EvalSettings, variants: Sequence[Varia
     run = {
         'settings': dict(asdict(settings), labels=list(settings.labels)),
         'variants': {variant.name: dict(variant.env) for variant in variants},
+        'variant_settings': {variant.name: dict(variant.settings) for variant in variants
+                             if variant.settings},
     }
     try:
         if folder.run_file.is_file() and not overwrite:
@@ -60,4 +62,7 @@ def _differences(stored: Dict[str, Any], run: Dict[str, Any]) -> List[str]:
     """Names of the settings in which a stored run differs from the one that is wanted."""
     here, there = run['settings'], stored['settings']
     names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    return names if stored['variants'] == run['variants'] else [*names, 'variants']
+    # Runs that were stored before variants had settings of their own lack the field.
+    same = (stored['variants'] == run['variants']
+            and stored.get('variant_settings', {}) == run['variant_settings'])
+    return names if same else [*names, 'variants']

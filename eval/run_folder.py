@@ -1,10 +1,11 @@
 """What a run stores, and where.
 
-    run.json                        settings, variants, provenance
+    run.json                        settings, variants and their own settings, provenance
     images.jsonl                    the labelled images, in the order that every variant sees
     variants/NAME/rows-ROUND.jsonl  answers, as lmdeploy_ext.classify writes them
     variants/NAME/times-ROUND.jsonl when each answer was complete
-    variants/NAME/process.json      patch status and versions of the process that answered
+    variants/NAME/process.json      patch status, versions and tokens of a tile in the process that
+                                    answered
     variants/NAME/error.txt         why that process ended early, if it did
     variants/NAME/log.txt           what it printed
     report.json, report.md, *.png   made from the above by `score` and `report`
@@ -59,14 +60,22 @@ class VariantFolder:
         """Completion times of round `number`, from 1."""
         return self.path / f'times-{number}.jsonl'
 
+    def read_rows(self, number: int) -> List[Row]:
+        """The rows of a round; none where it has not begun.
+
+        Raises:
+            OutputError: the rows are damaged.
+        """
+        path = self.rows_file(number)
+        return list(read_rows(path)) if path.is_file() else []
+
     def read_outcomes(self, images: Iterable[LabelledImage], number: int) -> List[Outcome]:
         """Outcomes of a round in the order of `images`; images without a row are left out.
 
         Raises:
             OutputError: the rows are damaged.
         """
-        path = self.rows_file(number)
-        rows = {row.id: row for row in read_rows(path)} if path.is_file() else {}
+        rows = {row.id: row for row in self.read_rows(number)}
         return [_outcome(image, rows[image.id]) for image in images if image.id in rows]
 
     def read_completions(self, number: int) -> List[Completion]:

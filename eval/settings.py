@@ -60,9 +60,7 @@ class EvalSettings:
             ClassifyError: a setting cannot be used; the message names its flag.
         """
         check_names(self.labels)
-        if not Path(self.model, 'config.json').is_file():
-            raise EvalError(f'{self.model} is no model folder (it has no config.json); '
-                            f'pass the folder of a checkpoint with --model')
+        check_model(self.model)
         check_target_recall(self.target_recall)
         if self.test_split == self.calibration_split:
             raise EvalError(
@@ -73,6 +71,17 @@ class EvalSettings:
                 raise EvalError(f'--{name} {getattr(self, name)} is too few; expected at least 1')
         if self.warmup < 0:
             raise EvalError(f'--warmup {self.warmup} is negative; expected 0 or more answers')
+
+
+def check_model(model: str) -> None:
+    """Check that there is a model.
+
+    Raises:
+        EvalError: the folder has no config.json.
+    """
+    if not Path(model, 'config.json').is_file():
+        raise EvalError(f'{model} is no model folder (it has no config.json); '
+                        f'pass the folder of a checkpoint with --model')
 
 
 def check_target_recall(target: float) -> None:

@@ -2,6 +2,7 @@
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from .image_tokens import InputTokens, input_tokens
 from .metrics import AnswerMetrics, BinaryMetrics, answer_metrics, binary_metrics
 from .outcomes import Outcome, is_off_label, positives, scores
 from .run_folder import LabelledImage, VariantFolder
@@ -33,10 +34,12 @@ class VariantReport:
     """Figures of one variant: quality on test images of the first round, speed over all images.
 
     Attributes:
-        name, env: of the variant.
+        name, env, settings: of the variant; the settings are those of its own.
         error: why its process ended early, or None.
         pending: images of the first round, both splits, that have no row yet.
         images: test images with a row.
+        input_tokens: of test images with an answer; None where there are none.
+        tile_tokens: tokens of a tile; None where its process did not say, or has no tiles.
         answers: figures of the answers as given.
         threshold, at_threshold: figures of the positive label at the chosen threshold.
         curve: precision and recall at every threshold.
@@ -53,9 +56,12 @@ class VariantReport:
     """
     name: str
     env: Dict[str, str]
+    settings: Dict[str, int]
     error: Optional[str]
     pending: int
     images: int
+    input_tokens: Optional[InputTokens]
+    tile_tokens: Optional[int]
     answers: AnswerMetrics
     threshold: Threshold
     at_threshold: BinaryMetrics
@@ -89,18 +95,27 @@ def choose_threshold(calibration: Sequence[Outcome], positive: str, target: floa
     return Threshold(value, target, note, binary_metrics(truth, score, value))
 
 
-def variant_report(folder: VariantFolder, settings: Mapping[str, Any],
-                   images: Sequence[LabelledImage], name: str, env: Dict[str,
-                                                                         str]) -> VariantReport:
-    """All figures of the variant whose rows are in `folder`."""
+def variant_report(folder: VariantFolder, run: Mapping[str, Any], settings: Mapping[str, Any],
+                   images: Sequence[LabelledImage], name: str) -> VariantReport:
+    """All figures of the variant whose rows are in `folder`.
+
+    Args:
+        run: the content of run.json.
+        settings: those of the run, as they are to be scored.
+    """
+    own = run.get('variant_settings', {}).get(name, {})
+    settings = {**settings, **own}
     outcomes = folder.read_outcomes(images, 1)
     failed = [outcome for outcome in outcomes if outcome.answer is None]
     listed = [{'id': outcome.id, 'error': outcome.error} for outcome in failed[:LISTED_ERRORS]]
     process, engine = folder.read_process(), folder.read_engine()
     return VariantReport(name=name,
-                         env=env,
+                         env=run['variants'][name],
+                         settings=own,
                          error=folder.read_error(),
                          pending=len(images) - len(outcomes),
+                         tile_tokens=process.get('tile_tokens'),
+                         input_tokens=_input_tokens(folder, settings, images),
                          unanswered=len(failed),
                          errors=listed,
                          off_label=sum(map(is_off_label, outcomes)),
@@ -110,6 +125,13 @@ def variant_report(folder: VariantFolder, settings: Mapping[str, Any],
                          engine=engine,
                          **_quality(outcomes, settings, images),
                          **_speed(folder, settings, engine))
+
+
+def _input_tokens(folder: VariantFolder, settings: Mapping[str, Any],
+                  images: Sequence[LabelledImage]) -> Optional[InputTokens]:
+    """Of the first round's test images."""
+    ids = {image.id for image in images if image.split == settings['test_split']}
+    return input_tokens(row for row in folder.read_rows(1) if row.id in ids)
 
 
 def _quality(outcomes: Sequence[Outcome], settings: Mapping[str, Any],

@@ -1,4 +1,5 @@
-"""Variants: what is compared. Each is a name and the environment that its process gets."""
+"""Variants: what is compared. Each is a name, the environment that its process gets, and settings
+that differ from the run's."""
 import difflib
 import re
 from dataclasses import dataclass
@@ -12,7 +13,10 @@ from lmdeploy_ext.patching.selection import select
 from .errors import EvalError
 
 _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]*')
-_ASSIGNMENT = re.compile(r'([A-Z_][A-Z0-9_]*)=(.*)', re.DOTALL)
+_ASSIGNMENT = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=(.*)', re.DOTALL)
+_NEXT = re.compile(r':(?=[A-Za-z_][A-Za-z0-9_]*=)')
+#: Settings of the run that a variant may have its own value of; all are numbers from 1.
+OWN_SETTINGS = ('max_dynamic_patch', 'concurrency', 'vision_batch')
 
 
 @dataclass(frozen=True)
@@ -22,9 +26,11 @@ class Variant:
     Attributes:
         name: a word; also the name of its folder in the run.
         env: variables set in its process, on top of this process's environment.
+        settings: its own values of some of `OWN_SETTINGS`.
     """
     name: str
     env: Tuple[Tuple[str, str], ...]
+    settings: Tuple[Tuple[str, int], ...] = ()
 
 
 def built_in(has_gpu: bool) -> Dict[str, Variant]:
@@ -39,10 +45,12 @@ def built_in(has_gpu: bool) -> Dict[str, Variant]:
 def parse_variants(text: str, has_gpu: bool) -> Tuple[Variant, ...]:
     """Read `--variants`: names, or `NAME:VARIABLE=VALUE[:VARIABLE=VALUE…]`, separated by commas.
 
-    In a value `+` stands for a comma: `mine:LMDEPLOY_EXT_PATCHES=cpu+-some_patch`.
+    In a value `+` stands for a comma: `mine:LMDEPLOY_EXT_PATCHES=cpu+-some_patch`. A variable in
+    lower case is one of `OWN_SETTINGS`: `few:LMDEPLOY_EXT_PATCHES=none:max_dynamic_patch=3`.
 
     Raises:
-        EvalError: no variant, an unknown one, a name twice, a wrong assignment, or no such patch.
+        EvalError: no variant, an unknown one, a name twice, a wrong assignment, or no such patch
+            or setting.
     """
     variants = [
         _parse_one(item.strip(), built_in(has_gpu)) for item in text.split(',') if item.strip()
@@ -83,11 +91,28 @@ def _parse_one(item: str, known: Dict[str, Variant]) -> Variant:
     if name in known:
         raise EvalError(f'the variant {name} is built in and cannot be redefined; '
                         f'choose another name for {item!r}')
-    env = {PATCHES: 'all'}
-    for assignment in re.split(r':(?=[A-Z_][A-Z0-9_]*=)', rest):
+    env, settings = {PATCHES: 'all'}, {}
+    for assignment in _NEXT.split(rest):
         match = _ASSIGNMENT.fullmatch(assignment)
         if not match:
             raise EvalError(
                 f'{assignment!r} in the variant {name} sets nothing; expected NAME:VARIABLE=VALUE')
-        env[match.group(1)] = match.group(2).replace('+', ',')
-    return Variant(name, tuple(sorted(env.items())))
+        variable, value = match.groups()
+        if variable == variable.upper():
+            env[variable] = value.replace('+', ',')
+        else:
+            settings[variable] = _setting(name, variable, value)
+    return Variant(name, tuple(sorted(env.items())), tuple(sorted(settings.items())))
+
+
+def _setting(name: str, variable: str, value: str) -> int:
+    """A variant's own value of a setting."""
+    if variable not in OWN_SETTINGS:
+        close = difflib.get_close_matches(variable, OWN_SETTINGS, n=1)
+        hint = (f'did you mean {close[0]}?' if close else
+                f'expected {", ".join(OWN_SETTINGS)}, or an environment variable in capitals')
+        raise EvalError(f'the variant {name} sets {variable}; {hint}')
+    if not value.isdecimal() or int(value) < 1:
+        raise EvalError(
+            f'{variable}={value} in the variant {name}; expected a whole number of at least 1')
+    return int(value)

@@ -8,7 +8,7 @@ import logging
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 import lmdeploy_ext.autopatch  # noqa: F401  before anything imports LMDeploy
 from lmdeploy_ext.classify import (ClassifyError, Completion, Job, PipelineSettings, RunSettings,
@@ -16,6 +16,7 @@ from lmdeploy_ext.classify import (ClassifyError, Completion, Job, PipelineSetti
 from lmdeploy_ext.patching import status
 
 from .dataset import LabelledSource
+from .image_tokens import tile_tokens
 from .provenance import versions, write_json
 from .run_folder import RunFolder, VariantFolder, stored_records
 from .settings import EvalSettings
@@ -30,8 +31,7 @@ def main(run_dir: str, variant: str, number: str) -> int:
     """
     _log_to_stderr()
     folder = RunFolder(Path(run_dir))
-    stored = folder.read_run()['settings']
-    settings = EvalSettings(**{**stored, 'labels': tuple(stored['labels'])})
+    settings = own_settings(folder.read_run(), variant)
     source = LabelledSource(settings.manifest, tuple(folder.read_images()))
     try:
         summary = predict(folder.variant(variant), int(number), source, settings)
@@ -39,6 +39,13 @@ def main(run_dir: str, variant: str, number: str) -> int:
         print(error, file=sys.stderr)
         return 2
     return INTERRUPTED if summary.interrupted else 0
+
+
+def own_settings(run: Mapping[str, Any], variant: str) -> EvalSettings:
+    """The settings of a variant: those of the run, but for its own."""
+    stored = run['settings']
+    own = run.get('variant_settings', {}).get(variant, {})
+    return EvalSettings(**{**stored, **own, 'labels': tuple(stored['labels'])})
 
 
 def predict(own: VariantFolder, number: int, source: LabelledSource,
@@ -69,7 +76,8 @@ def predict(own: VariantFolder, number: int, source: LabelledSource,
             return execute(job, source, record)
     finally:
         # At the end, since some patches apply only when the first image is there.
-        write_json(own.process_file, {'patches': status(), 'versions': versions()})
+        write_json(own.process_file, {'patches': status(), 'versions': versions(),
+                                      'tile_tokens': tile_tokens(settings.model)})
 
 
 def chat_template(settings: EvalSettings) -> Optional[str]:

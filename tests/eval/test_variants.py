@@ -35,6 +35,18 @@ def test_own_variants():
     assert env('threads:OMP_NUM_THREADS=1')['threads']['LMDEPLOY_EXT_PATCHES'] == 'all'
 
 
+def test_a_variant_has_settings_of_its_own():
+    few, patched = parse_variants(
+        'few:LMDEPLOY_EXT_PATCHES=cpu:max_dynamic_patch=3:concurrency=2,patched', has_gpu=False)
+    assert dict(few.env) == {'LMDEPLOY_EXT_PATCHES': 'cpu'}
+    assert dict(few.settings) == {'max_dynamic_patch': 3, 'concurrency': 2}
+    assert patched.settings == ()
+    # a value may hold colons
+    budget, = parse_variants('b:LMDEPLOY_EXT_TILES=budget:128:vision_batch=4', has_gpu=False)
+    assert dict(budget.env)['LMDEPLOY_EXT_TILES'] == 'budget:128'
+    assert dict(budget.settings) == {'vision_batch': 4}
+
+
 @pytest.mark.parametrize('text, message', [
     ('', 'no variant'),
     ('stok', 'unknown variant stok; did you mean stock?'),
@@ -44,6 +56,10 @@ def test_own_variants():
     ('mine:', 'sets nothing'),
     ('mine:PATCHES', "'PATCHES' in the variant mine sets nothing"),
     ('../mine:A=1', "named '../mine'"),
+    ('mine:max_dynamic_patches=3', 'sets max_dynamic_patches; did you mean max_dynamic_patch?'),
+    ('mine:A=1:prompt=x', 'sets prompt; expected max_dynamic_patch, concurrency, vision'),
+    ('mine:max_dynamic_patch=0', 'max_dynamic_patch=0 in the variant mine; expected a'),
+    ('mine:concurrency=1.5', 'concurrency=1.5 in the variant mine'),
     ('mine:LMDEPLOY_EXT_PATCHES=sped', "variant mine: LMDEPLOY_EXT_PATCHES names 'sped'"),
 ])
 def test_wrong_variants_are_refused(text, message):
