@@ -1,5 +1,7 @@
 """The right pixels of every kind of file, and an error for every file that lacks some."""
 import io
+import sys
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -12,8 +14,13 @@ from lmdeploy_ext.vl.image_decode import PixelRules, decode
 from lmdeploy_ext.vl.image_errors import DamagedImage, UnreadableImage
 from lmdeploy_ext.vl.image_header import read_header
 from lmdeploy_ext.vl.image_limits import ImageLimits
+from lmdeploy_ext.vl.image_pillow import strict_decoding
 
 from .image_files import animated, cut, encoded, jpeg, picture, pillow_rgb, png_bomb, png_chunk
+
+# Pillow's, about the metadata of damaged files
+pytestmark = pytest.mark.filterwarnings(
+    'ignore:(Corrupt EXIF data|Truncated File Read):UserWarning')
 
 LIMITS = ImageLimits()
 RIGHT, UPSTREAM = PixelRules(), PixelRules(upstream=True)
@@ -205,6 +212,22 @@ def test_a_cut_off_file_is_damaged_whatever_upstream_set(monkeypatch):
     for kind in ('baseline JPEG', 'RGBA PNG', 'GIF', 'TIFF'):
         with pytest.raises(DamagedImage):
             pixels(cut(CUT_OFF[kind]))
+    assert ImageFile.LOAD_TRUNCATED_IMAGES is True
+
+
+def test_upstream_cannot_set_the_flag_while_an_image_is_decoded(monkeypatch):
+    monkeypatch.setattr(ImageFile, 'LOAD_TRUNCATED_IMAGES', False)
+    loader = SimpleNamespace(ImageFile=ImageFile)
+    monkeypatch.setitem(sys.modules, 'lmdeploy.vl.utils', loader)
+    with strict_decoding:
+        with strict_decoding:
+            pass
+        loader.ImageFile.LOAD_TRUNCATED_IMAGES = True  # what its load_image does
+        assert ImageFile.LOAD_TRUNCATED_IMAGES is False
+    assert loader.ImageFile is ImageFile
+    loader.ImageFile.LOAD_TRUNCATED_IMAGES = True
+    with strict_decoding:
+        assert ImageFile.LOAD_TRUNCATED_IMAGES is False
     assert ImageFile.LOAD_TRUNCATED_IMAGES is True
 
 

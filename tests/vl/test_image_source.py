@@ -202,6 +202,18 @@ def test_a_pil_image_of_a_cut_off_file_is_damaged():
             read(image, LIMITS)
 
 
+@pytest.mark.parametrize('file_format', ['JPEG', 'PNG', 'GIF', 'TIFF'])
+def test_a_pil_image_that_was_closed_too_early(tmp_path, file_format):
+    (tmp_path / 'image').write_bytes(encoded(picture(40, 30), file_format))
+    with Image.open(tmp_path / 'image') as image:
+        pass
+    with pytest.raises(BadImageReference, match=r'closed before .*; call its load\(\)'):
+        read(image, LIMITS)
+    with Image.open(tmp_path / 'image') as image:
+        image.load()
+    assert read(image, LIMITS).shape == (30, 40, 3)
+
+
 def test_one_pil_image_in_many_requests_is_loaded_once():
     data = encoded(picture(300, 200), 'PNG')
     found = []

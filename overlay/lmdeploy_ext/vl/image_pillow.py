@@ -18,9 +18,10 @@ Image.init()
 # each format more is a parser more that the internet can reach. AVIF is in Pillow from 11.3 on.
 FORMATS = tuple(name for name in ('JPEG', 'PNG', 'WEBP', 'GIF', 'BMP', 'TIFF', 'AVIF', 'JPEG2000',
                                   'PPM') if name in Image.OPEN)
-# What Pillow's readers raise on damaged files (RuntimeError: AVIF).
+# What Pillow's readers raise on damaged files; AVIF's raises RuntimeError, and UserWarning is one
+# where the process makes errors of warnings.
 DECODE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError,
-                 OverflowError, MemoryError, RuntimeError, struct.error, zlib.error,
+                 OverflowError, MemoryError, RuntimeError, UserWarning, struct.error, zlib.error,
                  Image.DecompressionBombError)
 _PREFIX = 16
 # Pixels that are converted at a time: their memory is reused, not asked of the system anew.

@@ -14,7 +14,7 @@ from .image_data_url import read_data_url
 from .image_decode import oriented
 from .image_errors import BadImageReference, shortened
 from .image_fetch import fetch
-from .image_header import exif_orientation
+from .image_header import UPRIGHT, exif_orientation
 from .image_limits import ImageLimits
 from .image_pillow import to_rgb
 from .image_rules import PixelRules
@@ -123,11 +123,15 @@ def _from_pillow(image: Image.Image, limits: ImageLimits, rules: PixelRules) -> 
     made of the image, rotated by hand or not.
     """
     _check_sides(*image.size, limits)
+    opened = isinstance(image, ImageFile.ImageFile)
     with _LOADING[id(image) % len(_LOADING)]:
-        orientation = 1
-        if isinstance(image, ImageFile.ImageFile) and not rules.upstream:
-            orientation = exif_orientation(image)
+        if opened and image.tile and image.fp is None:
+            raise BadImageReference('found a PIL image whose file was closed before its pixels '
+                                    'were read; expected an open or loaded one; call its load()')
         pixels = to_rgb(image, rules)
+        # after loading: a PNG file's EXIF may stand behind its pixels
+        turn = opened and not rules.upstream
+        orientation = exif_orientation(image) if turn else UPRIGHT
     return oriented(pixels, orientation)
 
 
