@@ -53,7 +53,7 @@ def folder_rows(ways: Sequence[Any], files: Sequence[Path], name: str,
     """
     left_out: Counter = Counter()
     photographs = []
-    for path in tqdm(files, desc=f'photographs of {name}', unit='file', leave=False):
+    for path in tqdm(files, desc=f'photographs of {name}', unit='file', leave=False, disable=None):
         try:
             header = _check(path, ways)
         except NotAnImage:

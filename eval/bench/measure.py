@@ -7,7 +7,7 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 import cv2
 import torch
@@ -63,7 +63,7 @@ def measure(scope: Scope, folder: Optional[Path]) -> List[Dict[str, Any]]:
 def _all_cores(everyone: Sequence[Any], scope: Scope, scratch: Path) -> List[Dict[str, Any]]:
     """The rows of all cores."""
     rows = []
-    for width, height in tqdm(scope.cores_sizes, desc='all cores', unit='size', leave=False):
+    for width, height in _progress(scope.cores_sizes, 'all cores'):
         path = photographs.write_scene(scratch, width, height, 'JPEG')
         rows += cores_rows(everyone, path, f'{width}x{height} JPEG', usable_cores(),
                            scope.cores_seconds, scope.cores_rounds)
@@ -74,7 +74,7 @@ def _table(everyone: Sequence[Any], scope: Scope, scratch: Path) -> List[Dict[st
     """The rows of all sizes and formats, on one thread."""
     rows = []
     cells = [(size, form) for size in scope.sizes for form in scope.formats]
-    for (width, height), form in tqdm(cells, desc='sizes', unit='file', leave=False):
+    for (width, height), form in _progress(cells, 'sizes and formats'):
         path = photographs.write_scene(scratch, width, height, form)
         about = {
             'size': f'{width}x{height}',
@@ -85,6 +85,11 @@ def _table(everyone: Sequence[Any], scope: Scope, scratch: Path) -> List[Dict[st
         }
         rows += size_rows(everyone, path, about, scope.seconds, scope.least, scope.most)
     return rows
+
+
+def _progress(items: Sequence[Any], what: str) -> Iterable[Any]:
+    """The items, with a bar on a terminal."""
+    return tqdm(items, desc=what, leave=False, disable=None)
 
 
 if __name__ == '__main__':

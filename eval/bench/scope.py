@@ -30,10 +30,10 @@ class Scope:
                                (960, 720), (896, 1344), (1920, 1080), (4032, 3024))
     formats: Tuple[str, ...] = ('JPEG', 'PNG', 'WebP')
     seconds: float = 4.0
-    least: int = 4
+    least: int = 3
     most: int = 20
     cores_sizes: Tuple[Size, ...] = ((612, 464), (1920, 1080))
-    cores_seconds: float = 1.0
+    cores_seconds: float = 0.6
     cores_rounds: int = 7
     memory: Tuple[Tuple[int, int, str], ...] = ((4032, 3024, 'JPEG'), (8000, 6000, 'JPEG'),
                                                 (4032, 3024, 'PNG'))
