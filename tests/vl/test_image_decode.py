@@ -25,7 +25,9 @@ pytestmark = pytest.mark.filterwarnings(
 LIMITS = ImageLimits()
 RIGHT, UPSTREAM = PixelRules(), PixelRules(upstream=True)
 OPAQUE = [('JPEG', 'RGB', {}), ('JPEG', 'RGB', {'progressive': True}), ('JPEG', 'L', {}),
-          ('JPEG', 'RGB', {'subsampling': 0}), ('JPEG', 'CMYK', {}), ('PNG', 'RGB', {}),
+          ('JPEG', 'RGB', {'subsampling': '4:4:4'}), ('JPEG', 'CMYK', {}),
+          ('JPEG', 'RGB', {'subsampling': '4:2:2'}), ('JPEG', 'RGB', {'keep_rgb': True}),
+          ('PNG', 'RGB', {}), ('PNG', 'P', {'bits': 2}), ('PNG', 'P', {'bits': 4}),
           ('PNG', 'L', {}), ('PNG', 'P', {}), ('PNG', '1', {}), ('WEBP', 'RGB', {}),
           ('WEBP', 'RGB', {'lossless': True}), ('GIF', 'P', {}), ('BMP', 'RGB', {}),
           ('BMP', 'P', {}), ('TIFF', 'RGB', {}), ('TIFF', 'CMYK', {}), ('TIFF', 'L', {}),
@@ -125,7 +127,7 @@ def test_big_endian_16_bit_tiff():
 
 
 def test_16_bit_colours_are_scaled():
-    colours = picture(48, 32).astype(np.uint16) * 257
+    colours = np.random.default_rng(0).integers(0, 1 << 16, (32, 48, 3), np.uint16)
     written, data = cv2.imencode('.png', colours)
     assert written
     np.testing.assert_array_equal(pixels(data.tobytes()), (colours >> 8)[..., ::-1])
