@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from PIL import Image
 
+from lmdeploy_ext.classify.decode import Needs
 from lmdeploy_ext.classify.engine import Answer, LoopThread, Question
 from lmdeploy_ext.classify.labels import Label, Labels
 from lmdeploy_ext.classify.row import Row
@@ -42,15 +43,15 @@ class FakeEngine:
 
     Args:
         delay: seconds that an answer takes, by question; an exception raised here is the engine's.
-        keeps_pixels: as an engine in this process, or a client of a server.
+        needs: as an engine in this process, or a client of a server.
     """
 
     def __init__(self,
                  concurrency: int = 4,
                  delay: Optional[Callable[[Question], float]] = None,
-                 keeps_pixels: bool = True) -> None:
+                 needs: Needs = Needs.PIXELS) -> None:
         self.concurrency = concurrency
-        self.keeps_pixels = keeps_pixels
+        self.needs = needs
         self.questions: List[Question] = []
         self.in_flight = self.most_in_flight = 0
         self._delay = delay or (lambda question: 0.0)

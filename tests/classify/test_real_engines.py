@@ -68,7 +68,7 @@ def test_in_process(in_process, images):
     rows = list(read_rows(output))
     assert [row.id for row in rows] == sorted(os.listdir(images))
     good = [row for row in rows if row.error is None]
-    assert len(good) == 25 and 'truncated' in rows[24].error
+    assert len(good) == 25 and 'cut off' in rows[24].error
     assert {row.label for row in good} == {'是', '否'}
     on_label = [row for row in good if row.text in ('是', '否')]
     assert len(on_label) > 20 and all(row.text == row.label for row in on_label)

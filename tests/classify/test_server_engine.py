@@ -208,13 +208,14 @@ def test_a_url_of_something_else_is_said():
             served_model(server.url)
 
 
-def test_images_of_urls_are_fetched_and_checked(tmp_path):
+def test_images_of_urls_are_fetched_and_checked(tmp_path, monkeypatch):
     """The server of images here is the chat server: its GET answers JSON, which is no image."""
+    monkeypatch.setenv('LMDEPLOY_EXT_IMAGE_PRIVATE_ADDRESSES', '1')
     buffer = io.BytesIO()
     Image.new('RGB', (8, 8)).save(buffer, 'PNG')
     url = 'data:image/png;base64,' + base64.b64encode(buffer.getvalue()).decode()
     with ChatServer() as server:
         items = [Item('a', server.url + '/x.jpg'), Item('b', url)]
         rows = ask(server, ListSource(items), tmp_path)
-    assert 'not an image' in rows[0].error and rows[1].error is None
+    assert 'no image' in rows[0].error and rows[1].error is None
     assert rows[1].path == 'data:image/png;base64'

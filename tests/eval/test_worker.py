@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from lmdeploy_ext.classify import job
+from lmdeploy_ext.classify.decode import Needs
 from lmdeploy_ext.classify.engine import Answer, LoopThread
 from lmdeploy_ext.classify.errors import EngineError
 from lmdeploy_ext.classify.tokenizer import ModelTokenizer
@@ -24,7 +25,7 @@ from lmdeploy_ext.models.checkpoint import write_checkpoint
 class BrightnessEngine:
     """Says 是 to bright images; fails for good after `fail_after` answers."""
     fail_after = None
-    keeps_pixels = True
+    needs = Needs.PIXELS
     concurrency = 2
 
     def __init__(self, settings):

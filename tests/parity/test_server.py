@@ -114,9 +114,8 @@ def test_an_image_is_answered_as_in_process_with_log_probabilities(server, check
 def test_an_image_that_fails_does_not_stop_the_next(server):
     image = picture(2, 64, 64)
     bad = server.chat(with_image('Describe it', image, detail=['high']))
-    assert bad.status_code == 500
+    assert bad.status_code == 400 and 'the detail of an image is a list' in bad.json()['message']
     assert server.chat(with_image('Describe it', image)).status_code == 200
-    assert 'the image cannot be encoded: TypeError' in server.log.read_text()
 
 
 def test_asking_for_the_cpu_needs_no_warning(serve):

@@ -1,86 +1,61 @@
-"""Decoding that fails where an image is damaged, so that a damaged image never gets a label.
+"""What an engine gets of an image, so that a damaged one never gets a label.
 
-LMDeploy replaces a file that it cannot read by a black image and answers that. So every image is
-decoded here, in full, before an engine sees it; engines are given pixels or bytes that are known
-to be good, and preprocess them as they always do.
+Stock LMDeploy replaces a file that it cannot read by a black image and answers that. So where the
+engine may be stock, every image is decoded here, in full, before the engine sees it.
 """
-import io
-import struct
-import sys
-from contextlib import contextmanager
-from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Iterator, Optional
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Optional
 
-from PIL import Image, ImageFile
+from PIL import Image
 
-from .errors import ImageError
+from lmdeploy_ext.vl.image_decode import PixelRules, decode
+from lmdeploy_ext.vl.image_header import read_header
+from lmdeploy_ext.vl.image_limits import ImageLimits
 
-# Pillow's own limit against decompression bombs: a quarter of a gigabyte of RGB.
-MAX_PIXELS = 89_478_485
-# What Pillow's decoders raise on damaged files.
-_DECODE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, KeyError,
-                  TypeError, OverflowError, MemoryError, Image.DecompressionBombError,
-                  Image.DecompressionBombWarning)
+
+class Needs(Enum):
+    """What an engine needs to be given.
+
+    Attributes:
+        BYTES: it decodes images itself, and reports those that it cannot.
+        CHECKED: bytes of which it is known that they decode in full.
+        PIXELS: likewise, and the pixels.
+    """
+    BYTES = 'bytes'
+    CHECKED = 'checked'
+    PIXELS = 'pixels'
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image that decodes in full.
+    """An image.
 
     Attributes:
         data: the encoded bytes as they came.
         media_type: for example `image/jpeg`.
-        rgb: the pixels, converted as LMDeploy converts them (first frame, no EXIF rotation, alpha
-            dropped); None where only the check was wanted.
+        rgb: the pixels, converted as stock LMDeploy converts them (first frame, no EXIF rotation,
+            alpha dropped); None where they are not needed.
     """
     data: bytes
     media_type: str
-    rgb: Optional[Image.Image]
+    rgb: Optional[Image.Image] = None
 
 
-def decode(data: bytes, keep_pixels: bool, max_pixels: int = MAX_PIXELS) -> Picture:
-    """Decode an image in full; blocks, so it belongs on a worker thread.
-
-    Call it within `strict_decoding`.
+def open_picture(data: bytes, needs: Needs, limits: ImageLimits) -> Picture:
+    """Look at an image as closely as is needed; blocks, so it belongs on a worker thread.
 
     Raises:
-        ImageError: the data is no image, is damaged or cut off, or has more than `max_pixels`.
+        UnreadableImage: it is no image, or larger than the limits; if `needs` says so, also: it is
+            damaged or cut off.
     """
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            width, height = image.size
-            if width * height > max_pixels:
-                raise ImageError(f'{width}x{height} pixels; expected {max_pixels} pixels at most')
-            media_type = image.get_format_mimetype() or 'image/unknown'
-            image.load()
-            # conversion to the same mode would copy the pixels
-            rgb = image if image.mode == 'RGB' else image.convert('RGB')
-    except Image.UnidentifiedImageError as error:
-        raise ImageError(f'not an image; the data begins with {data[:16]!r}') from error
-    except _DECODE_ERRORS as error:
-        raise ImageError(
-            f'the image cannot be decoded: {error or type(error).__name__}') from error
-    return Picture(data, media_type, rgb if keep_pixels else None)
-
-
-@contextmanager
-def strict_decoding() -> Iterator[None]:
-    """Within this block Pillow reports truncated files, whatever LMDeploy does.
-
-    LMDeploy's `load_image` sets Pillow's process-wide `LOAD_TRUNCATED_IMAGES` each time it is
-    called; from then on truncated files decode without an error, missing parts grey. While the
-    block is open, LMDeploy's loader (where it has been imported) sets that flag on an object that
-    nobody reads. Its own results do not change: here it is only given pixels, never files.
-    """
-    tolerant = ImageFile.LOAD_TRUNCATED_IMAGES
-    loader = sys.modules.get('lmdeploy.vl.utils')
-    if loader is not None:
-        loader.ImageFile = SimpleNamespace(LOAD_TRUNCATED_IMAGES=True)
-    ImageFile.LOAD_TRUNCATED_IMAGES = False
-    try:
-        yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = tolerant
-        if loader is not None:
-            loader.ImageFile = ImageFile
+    rules = PixelRules(upstream=needs is Needs.PIXELS)
+    header = read_header(data, limits, rules)
+    picture = Picture(data, Image.MIME.get(header.format, 'image/unknown'))
+    if needs is Needs.BYTES:
+        return picture
+    if needs is Needs.CHECKED:
+        # all of the file is read whatever the size of the result
+        decode(data, header, rules, at_least=(1, 1))
+        return picture
+    return replace(picture, rgb=Image.fromarray(decode(data, header, rules)))

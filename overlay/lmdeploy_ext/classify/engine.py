@@ -5,7 +5,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Coroutine, Dict, Mapping, Optional, Protocol, TypeVar, Union
 
-from .decode import Picture
+from .decode import Needs, Picture
 
 T = TypeVar('T')
 _CLEAN_UP_SECONDS = 5
@@ -52,11 +52,11 @@ class Engine(Protocol):
     """Answers questions. `with engine:` starts and closes it.
 
     Attributes:
-        keeps_pixels: whether it wants `Picture.rgb`, or only the bytes.
+        needs: what it has to be given of each image; valid between start and close.
         concurrency: questions that it should be kept busy with.
         loop: where `answer` runs; valid between start and close.
     """
-    keeps_pixels: bool
+    needs: Needs
     concurrency: int
     loop: 'LoopThread'
 
@@ -75,6 +75,7 @@ class Engine(Protocol):
 
         Raises:
             ImageError: this question has no answer.
+            UnreadableImage: likewise, because of the image.
             EngineError: no question will have one; the run must stop.
         """
 

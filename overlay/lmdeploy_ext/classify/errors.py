@@ -1,4 +1,5 @@
 """What can go wrong, by whom it concerns: the whole run, or one image."""
+from lmdeploy_ext.vl.image_errors import UnreadableImage
 
 
 class ClassifyError(Exception):
@@ -28,7 +29,7 @@ class ImageError(Exception):
 def one_line(error: BaseException, limit: int = 300) -> str:
     """The exception's message on one line, with its type where the message alone says little."""
     text = ' '.join(str(error).split())
-    if not isinstance(error, (ClassifyError, ImageError)):
+    if not isinstance(error, (ClassifyError, ImageError, UnreadableImage)):
         name = type(error).__name__
         text = f'{name}: {text}' if text else name
     return text if len(text) <= limit else text[:limit - 1] + '…'

@@ -188,6 +188,5 @@ def _run_settings(settings: RunSettings) -> Dict[str, Any]:
     return {
         'max_new_tokens': settings.max_new_tokens,
         'max_dynamic_patch': settings.max_dynamic_patch,
-        'max_pixels': settings.max_pixels,
         'top_logprobs': TOP_LOGPROBS
     }

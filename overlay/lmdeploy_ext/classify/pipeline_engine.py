@@ -2,10 +2,14 @@
 from collections import deque
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Deque, Dict, List, Mapping, Optional
+from typing import Any, Deque, Dict, List, Mapping, Optional, Union
 
 from lmdeploy_ext import patching
+from lmdeploy_ext.config import Settings
+from lmdeploy_ext.vl.image_errors import UnreadableImage
+from lmdeploy_ext.vl.image_settings import ImageSettings
 
+from .decode import Needs
 from .engine import Answer, LoopThread, Question
 from .errors import EngineError, one_line
 from .generation import NO_LOGPROBS, check_finished, sampling
@@ -13,6 +17,7 @@ from .tokenizer import chat_template_config
 
 BACKENDS = ('auto', 'pytorch', 'turbomind')
 DEVICES = ('auto', 'cpu', 'cuda')
+_LOADER_PATCH = 'vl_engine_image_loader'
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,6 @@ class PipelineSettings:
 
 class PipelineEngine:
     """An `Engine` over `lmdeploy.pipeline`; see `Engine` for the methods' contracts."""
-
-    keeps_pixels = True
 
     def __init__(self, settings: PipelineSettings) -> None:
         if settings.device == 'cpu' and settings.backend == 'turbomind':
@@ -75,6 +78,12 @@ class PipelineEngine:
         # requests beyond the engine's instances would look for a free one ten times a second
         self.concurrency = min(self.concurrency, self._pipe.instance_num)
 
+    @property
+    def needs(self) -> Needs:
+        """Bytes where LMDeploy has lmdeploy-ext's image loader, else what stock LMDeploy reads."""
+        loader = getattr(self._pipe.vl_prompt_template, 'image_loader', None)
+        return Needs.PIXELS if loader is None else Needs.BYTES
+
     async def answer(self, question: Question) -> Answer:
         if self._free_sessions:
             session = self._free_sessions.popleft()
@@ -84,9 +93,14 @@ class PipelineEngine:
         generation = _generation_config(question, after_top_k=self._pipe.backend == 'turbomind')
         collected = _Collected()
         stream = self._pipe.generate(_messages(question), session, gen_config=generation)
-        async with aclosing(stream):
-            async for output in stream:
-                collected.add(output)
+        try:
+            async with aclosing(stream):
+                async for output in stream:
+                    collected.add(output)
+        except UnreadableImage:
+            # the engine has not begun with that session
+            self._free_sessions.append(session)
+            raise
         # not after a failure: LMDeploy may still be stopping that session
         self._free_sessions.append(session)
         return collected.answer()
@@ -96,6 +110,7 @@ class PipelineEngine:
         in_force = patching.settings_in_force()
         return {
             'engine': 'pipeline',
+            'tiles': _tiles_in_force(),
             'patches': in_force['patches'] if in_force['armed'] else 'none',
             **{
                 name: getattr(self._settings, name)
@@ -136,6 +151,14 @@ class _Collected:
             raise EngineError(NO_LOGPROBS)
         return Answer(''.join(self._texts), self._logprobs, last.input_token_len,
                       last.generate_token_len)
+
+
+def _tiles_in_force() -> Union[str, Dict[str, Any]]:
+    """What decides an image's tiles in this process: settings, or upstream alone."""
+    states = {row['name']: row['state'] for row in patching.status()}
+    if states[_LOADER_PATCH] not in ('ready', 'applied'):
+        return 'upstream'
+    return ImageSettings.of(Settings.from_env()).what_decides_tiles()
 
 
 def _build_pipeline(settings: PipelineSettings) -> Any:
@@ -189,7 +212,9 @@ def _generation_config(question: Question, after_top_k: bool) -> Any:
 
 
 def _messages(question: Question) -> List[Dict[str, Any]]:
-    image = {'data': question.picture.rgb, **question.options}
+    picture = question.picture
+    data = picture.data if picture.rgb is None else picture.rgb
+    image = {'data': data, **question.options}
     content = [{
         'type': 'text',
         'text': question.prompt

@@ -10,13 +10,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Callable, Deque, Iterator, List, Optional, Tuple
 
+from lmdeploy_ext.config import Settings
+from lmdeploy_ext.vl.image_errors import UnreadableImage
+from lmdeploy_ext.vl.image_limits import ImageLimits
+from lmdeploy_ext.vl.image_settings import ImageSettings
+from lmdeploy_ext.vl.image_source import read
+
 from .answer_cache import VerdictCache, content_key
-from .decode import MAX_PIXELS, decode, strict_decoding
+from .decode import open_picture
 from .engine import Engine, Question
 from .errors import ClassifyError, ImageError, one_line
 from .item import Item
 from .labels import Labels
-from .load import Loader
 from .probability import TOP_LOGPROBS, label_probabilities, most_probable
 from .result_file import ResultFile
 from .row import Row, Verdict, answered, failed
@@ -40,14 +45,15 @@ class RunSettings:
         max_dynamic_patch: tiles that an image is cut into at most, thumbnail not counted; None for
             the model's own. An item's own option goes before it.
         timeout: seconds that one answer may take.
-        max_pixels: larger images are refused.
+        limits: what an image may be, and where it may be fetched from; None for the limits of
+            this process's settings.
         decoders: worker threads that read and decode; None for one a core, 8 at most.
     """
     prompt: Optional[str] = None
     max_new_tokens: Optional[int] = None
     max_dynamic_patch: Optional[int] = None
     timeout: float = 600.0
-    max_pixels: int = MAX_PIXELS
+    limits: Optional[ImageLimits] = None
     decoders: Optional[int] = None
 
 
@@ -88,9 +94,8 @@ def run(source: Source,
         KeyboardInterrupt: Ctrl-C; likewise.
     """
     workers = settings.decoders or min(8, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers, 'decode') as pool, strict_decoding(), \
-            closing(VerdictCache()) as cache, closing(Loader()) as loader:
-        desk = _Desk(engine, labels, settings, cache, loader, pool)
+    with ThreadPoolExecutor(workers, 'decode') as pool, closing(VerdictCache()) as cache:
+        desk = _Desk(engine, labels, settings, cache, pool)
         engine.loop.run(_drive(source, desk, result, on_completion))
 
 
@@ -133,13 +138,13 @@ class _Desk:
     """
 
     def __init__(self, engine: Engine, labels: Labels, settings: RunSettings, cache: VerdictCache,
-                 loader: Loader, pool: ThreadPoolExecutor) -> None:
+                 pool: ThreadPoolExecutor) -> None:
         self.room = _LOOK_AHEAD * engine.concurrency
         self._engine = engine
         self._labels = labels
         self._settings = settings
         self._cache = cache
-        self._loader = loader
+        self._limits = settings.limits or ImageSettings.of(Settings.from_env()).limits
         self._pool = pool
         self._admission = asyncio.Semaphore(engine.concurrency)
 
@@ -159,7 +164,7 @@ class _Desk:
         if isinstance(error, ClassifyError):
             raise error
         if error is not None:
-            if not isinstance(error, ImageError):
+            if not isinstance(error, (ImageError, UnreadableImage)):
                 _LOGGER.warning('unexpected failure of %s', item.id, exc_info=error)
             row = failed(item.id, item.path, one_line(error), finished - started)
             return Completion(row, started, finished, False)
@@ -168,14 +173,13 @@ class _Desk:
         return Completion(row, started, finished, reused)
 
     async def _classify(self, item: Item) -> Tuple[Verdict, bool]:
-        data = await self.in_thread(self._loader.load, item)
+        data = await self.in_thread(read, item.image, self._limits)
         key = content_key(data, item)
         return await self._cache.get(key, lambda: self._ask(item, data))
 
     async def _ask(self, item: Item, data: bytes) -> Verdict:
         settings, labels = self._settings, self._labels
-        picture = await self.in_thread(decode, data, self._engine.keeps_pixels,
-                                       settings.max_pixels)
+        picture = await self.in_thread(open_picture, data, self._engine.needs, self._limits)
         options = dict(item.options)
         if settings.max_dynamic_patch is not None:
             options.setdefault('max_dynamic_patch', settings.max_dynamic_patch)

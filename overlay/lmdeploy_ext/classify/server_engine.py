@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import httpx
 
+from .decode import Needs
 from .engine import Answer, LoopThread, Question
 from .errors import EngineError, ImageError
 from .generation import NO_LOGPROBS, check_finished, sampling
@@ -42,7 +43,7 @@ class ServerEngine:
     429 or 5xx.
     """
 
-    keeps_pixels = False
+    needs = Needs.CHECKED  # the server may be a stock one
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
