@@ -47,10 +47,8 @@ def render(report: Mapping[str, Any]) -> str:
                                commit=commit,
                                command=shlex.join)
     template = environment.get_template('report.md.j2')
-    found = report.get('sweep')  # reports of before lack it
     return template.render(report,
-                           sweep=found,
-                           verdicts=verdicts(found) if found else [],
+                           sweep=report.get('sweep'),  # reports of before lack it
                            positive_of=lambda variant: positive_metrics(report, variant),
                            sentences=sentences(report),
                            patch_states=patch_states(report))
@@ -58,28 +56,36 @@ def render(report: Mapping[str, Any]) -> str:
 
 def summary(report: Mapping[str, Any]) -> str:
     """A table for the terminal: one line a variant, and what the comparison says."""
-    header = ('variant', 'recall %', 'precision %', 'F1 %', 'images/min', 'p50 s', 'errors')
+    header = ['variant', 'recall %', 'precision %', 'F1 %', 'images/min', 'p50 s', 'errors']
     rows = [header]
     for variant in report['variants']:
         metrics = positive_metrics(report, variant)
-        rows.append((variant['name'], interval(metrics['recall']), interval(metrics['precision']),
+        rows.append([variant['name'], interval(metrics['recall']), interval(metrics['precision']),
                      interval(metrics['f1']), qpm(variant['throughput']),
-                     number(variant['latency']['p50']), str(variant['unanswered'])))
+                     number(variant['latency']['p50']), str(variant['unanswered'])])
+    if report.get('sweep'):
+        tokens = {point['name']: point['tokens'] for point in report['sweep']['points']}
+        header.append('tokens')
+        for row in rows[1:]:
+            row.append(number(tokens.get(row[0]), 0))
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = [
         '  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows
     ]
     lines.insert(1, '  '.join('-' * width for width in widths))
-    told = sentences(report) + (verdicts(report['sweep']) if report.get('sweep') else [])
+    told = sentences(report)
     return '\n'.join(lines + ([''] + told if told else []))
 
 
 def sentences(report: Mapping[str, Any]) -> List[str]:
-    """What came out, a sentence a variant: failures first, then comparisons."""
+    """What came out, a sentence a variant: failures first, then comparisons; of a sweep, those
+    with stock at equal tokens."""
     lines = [
         f'{variant["name"]} ended early: {variant["error"]}' for variant in report['variants']
         if variant['error']
     ]
+    if report.get('sweep'):
+        return lines + [_verdict(point) for point in report['sweep']['points'] if point['between']]
     for pair in report['comparisons']:
         difference = pair['all_images']
         lines.append(
@@ -91,13 +97,8 @@ def sentences(report: Mapping[str, Any]) -> List[str]:
     return lines
 
 
-def verdicts(sweep: Mapping[str, Any]) -> List[str]:
-    """A sentence for every variant that is not stock: is its recall at least that of stock with as
-    many image tokens?"""
-    return [_verdict(point) for point in sweep['points'] if point['between']]
-
-
 def _verdict(point: Mapping[str, Any]) -> str:
+    """Is the recall of a variant at least that of stock with as many image tokens?"""
     first, second, _ = point['between']
     beside = f'between {first} and {second}' if first != second else f'nearest is {first}'
     parts = []

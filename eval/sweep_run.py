@@ -11,8 +11,8 @@ from .image_tokens import tile_tokens
 from .settings import check_model
 
 STOCK_CAPS = (12, 6, 3, 2, 1)
-MAX_SHRINKS = (1.25, 1.5)  # beside the default
-BUDGET_TILES = (2, 3, 5)
+MAX_SHRINKS = (1, 1.5, 2)  # beside the default
+BUDGET_TILES = (2, 5)
 CALIBRATION_SHARE = IMAGES['calibration'] / IMAGES['test']
 
 
@@ -29,7 +29,7 @@ def ready_made(model: str, has_gpu: bool) -> str:
     variants = [f'stock-{cap}:{PATCHES}={upstream}:max_dynamic_patch={cap}' for cap in STOCK_CAPS]
     variants += ['same-tiles:LMDEPLOY_EXT_TILES=stock', 'native:LMDEPLOY_EXT_TILES=native']
     variants += [
-        f'native-{shrink:g}:LMDEPLOY_EXT_TILES=native:LMDEPLOY_EXT_MAX_SHRINK={shrink:g}'
+        f'shrink-{shrink:g}:LMDEPLOY_EXT_TILES=native:LMDEPLOY_EXT_MAX_SHRINK={shrink:g}'
         for shrink in MAX_SHRINKS
     ]
     return ','.join(variants + _budgets(model))

@@ -189,7 +189,7 @@ def test_the_ready_made_variants(has_gpu, patches):
     assert [dict(variants[f'stock-{cap}'].settings) for cap in (12, 6, 3, 2, 1)] == [
         {'max_dynamic_patch': cap} for cap in (12, 6, 3, 2, 1)]
     assert dict(variants['stock-3'].env) == {'LMDEPLOY_EXT_PATCHES': patches}
-    assert dict(variants['native-1.5'].env) == {'LMDEPLOY_EXT_PATCHES': 'all',
+    assert dict(variants['shrink-1.5'].env) == {'LMDEPLOY_EXT_PATCHES': 'all',
                                                 'LMDEPLOY_EXT_TILES': 'native',
                                                 'LMDEPLOY_EXT_MAX_SHRINK': '1.5'}
     assert dict(variants['budget-128'].env)['LMDEPLOY_EXT_TILES'] == 'budget:128'
