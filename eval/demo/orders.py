@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SORTS = {'bedroom': 0.20, 'shared': 0.32, 'hall': 0.28, 'bunkroom': 0.20}
+SORTS = {'bedroom': 0.16, 'shared': 0.24, 'hall': 0.38, 'bunkroom': 0.22}
 BED_LIKE = ('bench', 'frame', 'low_table', 'sofa')
 #: Beds in a hall and how often, where the answer is no and where it is yes.
-HALL_COUNTS = (((0, 1, 2), (0.2, 0.35, 0.45)), ((3, 4, 5, 6), (0.4, 0.3, 0.2, 0.1)))
+HALL_COUNTS = (((0, 1, 2), (0.2, 0.35, 0.45)), ((3, 4, 5, 6), (0.55, 0.25, 0.12, 0.08)))
 BEDS = ('single', 'double', 'bunk')
 
 

@@ -39,7 +39,7 @@ class Replica:
         the next call."""
         if not self.weights.is_cuda:
             return self._compute(batch)
-        shape = tuple(batch.patches.shape)
+        shape = tuple(batch.patches.shape), tuple(batch.tail.shape)
         if shape not in self._graphs:
             self._graphs[shape] = self._capture(batch)
         graph, inputs, outputs = self._graphs[shape]
