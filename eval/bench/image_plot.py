@@ -25,8 +25,8 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     _draw_fidelity(fidelity, [row for row in rows if row['way'] == SAME_TILES],
                    [row for row in result['rows'] if row['part'] == 'photographs'
                     and row['way'] == SAME_TILES and row['psnr_median_db'] is not None])
-    figure.suptitle('Image preprocessing on one thread, from a file to tiles', fontsize=15,
-                    fontweight='bold')
+    figure.suptitle('Image preprocessing on one thread, from a file to what the GPU gets',
+                    fontsize=15, fontweight='bold')
     figure.supxlabel(f'LMDeploy {result["versions"]["lmdeploy"]} on {result["machine"]["cpu"]}; '
                      f'medians of runs in turn', fontsize=10, color=GREY)
     figure.savefig(path, dpi=DPI)

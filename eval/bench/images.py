@@ -2,8 +2,9 @@
 
     python -m lmdeploy_ext.eval.bench.images [--photos FOLDER] [--quick] [--out FILE.json]
 
-Both begin with a file and end with tiles, stock's float32 and normalised, ours uint8 (the GPU
-normalises them). Beside the JSON file it writes the table (.md) and a picture (.png).
+Both begin with a file and end with what is copied to the device: stock's normalised float16
+tensor, our uint8 tiles (the GPU normalises them). Beside the JSON file it writes the table (.md)
+and a picture (.png).
 """
 import argparse
 import json

@@ -40,7 +40,7 @@ class Ours:
         out = self.buffers.take(tile_plan.tiles)
         tiles = cut(image, tile_plan, MODEL.side, self.rules.upstream, out=out)
         end = time.perf_counter()
-        sample = Sample(decoded - start, end - decoded, len(tiles),
+        sample = Sample(decoded - start, end - decoded, 0.0, len(tiles),
                         tiles.copy() if keep else None)
         self.buffers.give(out)
         return sample

@@ -63,6 +63,7 @@ def _times(samples: Sequence[Sample]) -> Dict[str, Any]:
     return {
         'decode_ms': round(_median([sample.decode for sample in samples]), 3),
         'cut_ms': round(_median([sample.cut for sample in samples]), 3),
+        'hand_over_ms': round(_median([sample.hand_over for sample in samples]), 3),
         'total_ms': round(_median([sample.total for sample in samples]), 3),
         'total_quartiles_ms': [round(float(low), 3), round(float(high), 3)],
         'runs': len(samples)

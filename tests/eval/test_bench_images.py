@@ -1,5 +1,4 @@
 """`make bench-images`: what its result holds, not how fast this machine is."""
-import functools
 import json
 import math
 
@@ -148,7 +147,7 @@ class FakeWay:
 
     def prepare(self, path, keep=False):
         self._log.append(self.name)
-        return Sample(0.002, 0.001, 1, np.zeros((1, 4, 4, 3), np.uint8) if keep else None)
+        return Sample(0.002, 0.001, 0.0, 1, np.zeros((1, 4, 4, 3), np.uint8) if keep else None)
 
 
 def test_a_folder_without_an_image_is_an_error(tmp_path):
@@ -223,14 +222,10 @@ def test_without_scikit_image_the_message_says_what_to_do(monkeypatch, capsys):
     assert 'scikit-image' in capsys.readouterr().err
 
 
-def test_patched_functions_are_not_taken_for_stock(monkeypatch):
-    upstream = pytest.importorskip('lmdeploy.vl.utils')
-    from lmdeploy_ext.eval.bench.stock import Stock
-
-    @functools.wraps(upstream.load_image)
-    def patched(image_url):
-        raise AssertionError
-
-    monkeypatch.setattr(upstream, 'load_image', patched)
-    with pytest.raises(EvalError, match='LMDEPLOY_EXT_PATCHES=none'):
-        Stock()
+def test_a_process_with_patches_is_not_taken_for_stock(monkeypatch):
+    from lmdeploy_ext.eval.bench import stock
+    monkeypatch.setattr(stock, 'status', lambda: [
+        {'name': 'some_seam', 'kind': 'seam', 'state': 'applied'},
+        {'name': 'load_image_strict', 'kind': 'patch', 'state': 'ready'}])
+    with pytest.raises(EvalError, match=r'\(load_image_strict\).*LMDEPLOY_EXT_PATCHES=none'):
+        stock.Stock()
