@@ -1,0 +1,254 @@
+"""The loader: every kind of reference, bounded, off the event loop, and nothing is ever lost."""
+import asyncio
+import gc
+import io
+import random
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lmdeploy_ext.vl import image_loader
+from lmdeploy_ext.vl.image_decode import PixelRules
+from lmdeploy_ext.vl.image_errors import BadImageReference, DamagedImage, UnreadableImage
+from lmdeploy_ext.vl.image_limits import ImageLimits
+from lmdeploy_ext.vl.image_loader import ImageLoader
+from lmdeploy_ext.vl.image_settings import ImageSettings
+from lmdeploy_ext.vl.image_workers import ImageWorkers
+from lmdeploy_ext.vl.tile_policy import TileModel, TilePolicy
+from tests.vl.image_files import cut, data_url, encoded, picture
+
+SIDE = 32
+MODEL = TileModel(side=SIDE, tokens=4, max_tiles=6)
+PNG = encoded(picture(60, 30), 'PNG')
+CUT = cut(PNG)
+
+
+@pytest.fixture
+def make():
+    """Makes loaders: `make(places=…, policy=…, max_tiles=…)`."""
+    made = []
+
+    def loader(places=4, policy='native', max_tiles=None, **limits):
+        workers = ImageWorkers(threads=2, in_flight=places)
+        made.append(workers)
+        settings = ImageSettings(ImageLimits(**limits), PixelRules(), TilePolicy.parse(policy),
+                                 max_tiles)
+        return ImageLoader(MODEL, settings, workers)
+
+    yield loader
+    for workers in made:
+        workers.close()
+
+
+def load(loader, *references, seconds=10, **options):
+    """Prepared images of one request, on an event loop of its own."""
+    request = loader.load(references, [options] * len(references))
+    return asyncio.run(asyncio.wait_for(request, seconds))
+
+
+def all_places_are_free(loader):
+    places = asyncio.run(asyncio.wait_for(loader._workers.admission.enter(10**6), 10))
+    for place in places:
+        place.free()
+    return True
+
+
+@pytest.fixture
+def web():
+    """Address of a server that sends PNG, except for /silent, which it never answers."""
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+
+        def do_GET(self):
+            if self.path == '/silent':
+                over.wait(20)
+                return
+            self.send_response(200)
+            self.send_header('Content-Length', str(len(PNG)))
+            self.end_headers()
+            self.wfile.write(PNG)
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01, ))
+    thread.start()
+    yield f'http://127.0.0.1:{server.server_address[1]}'
+    over.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_every_kind_of_reference_gives_the_same_tiles(make, web, tmp_path):
+    file = tmp_path / 'a.png'
+    file.write_bytes(PNG)
+    image = Image.open(io.BytesIO(PNG))
+    references = [PNG, str(file), file, file.as_uri(), data_url(PNG, 'image/png'), image,
+                  np.asarray(image), bytearray(PNG), f'{web}/a.png']
+    loader = make(places=20, private_addresses=True)
+    first, *others = load(loader, *references)
+    assert first.tiles.shape == (2, SIDE, SIDE, 3) and first.tiles.dtype == np.uint8
+    assert all(np.array_equal(first.tiles, other.tiles) for other in others)
+    prepared = loader.prepare([image, PNG], [{}, {}])
+    assert all(np.array_equal(first.tiles, other.tiles) for other in prepared)
+
+
+def test_a_request_may_ask_for_fewer_tiles_and_the_operator_too(make):
+    large = picture(200, 200)
+
+    def tiles(loader, **options):
+        return len(load(loader, large, **options)[0].tiles)
+
+    assert tiles(make()) == 5 and tiles(make(), max_dynamic_patch=3) == 1
+    assert tiles(make(), detail='high') == 5, 'only ever fewer'
+    capped = make(max_tiles=2)
+    assert tiles(capped) == 1 and tiles(capped, detail='high') == 1
+
+
+def test_the_operators_cap_holds_for_stock_tiles_and_never_raises_their_number(make):
+    large = picture(96, 64)
+    assert len(load(make(policy='stock'), large)[0].tiles) == 7
+    assert len(load(make(policy='stock', max_tiles=2), large, detail='high')[0].tiles) <= 3
+    assert len(load(make(policy='stock', max_tiles=50), large)[0].tiles) == 7
+
+
+def test_images_of_a_request_share_a_budget(make):
+    images = [picture(200, 200), picture(90, 60), picture(20, 20)]
+    sizes = [len(image.tiles) for image in load(make(policy=f'budget:{8 * MODEL.tokens}'),
+                                                *images)]
+    assert sizes == [5, 2, 1]
+
+
+def test_one_bad_image_fails_its_request_and_no_other(make):
+    loader = make(places=4)
+
+    async def run():
+        requests = [loader.load([PNG, CUT, PNG], [{}] * 3), loader.load([PNG], [{}])]
+        bad, good = await asyncio.gather(*requests, return_exceptions=True)
+        assert isinstance(bad, DamagedImage) and len(good[0].tiles) == 2
+
+    asyncio.run(run())
+    assert all_places_are_free(loader)
+
+
+@pytest.mark.parametrize('reference', [None, 7, '', 'nowhere.png', 'data:image/png;base64',
+                                       'data:image/png;base64,@@@', b'', 'ftp://x/y.png'])
+def test_what_is_no_image_is_named(make, reference):
+    with pytest.raises(UnreadableImage) as caught:
+        load(make(), reference)
+    assert '\n' not in str(caught.value)
+
+
+def test_a_detail_that_is_a_list_is_the_requests_error(make):
+    with pytest.raises(BadImageReference):
+        load(make(), PNG, detail=['high'])
+
+
+def test_an_image_holds_its_place_until_it_is_released_or_dropped(make):
+    loader = make(places=2)
+    first, second = load(loader, PNG, PNG)
+    with pytest.raises(asyncio.TimeoutError):
+        load(loader, PNG, seconds=0.05)
+    first.release()
+    first.release()
+    third, = load(loader, PNG)
+    del second, third
+    assert all_places_are_free(loader)
+
+
+def test_the_memory_of_a_released_image_is_used_again(make):
+    loader = make()
+    image, = load(loader, PNG)
+    address = image.tiles.ctypes.data
+    image.release()
+    assert load(loader, PNG)[0].tiles.ctypes.data == address
+
+
+def test_a_request_of_more_images_than_places_is_served(make):
+    loader = make(places=2)
+    images = load(loader, *[PNG] * 9)
+    assert len(images) == 9
+    for image in images:
+        image.release()
+    assert all_places_are_free(loader)
+
+
+def test_a_server_that_never_answers_takes_no_place_from_others(make, web):
+    loader = make(places=1, private_addresses=True, url_seconds=0.5)
+
+    async def run():
+        silent = asyncio.create_task(loader.load([f'{web}/silent'], [{}]))
+        await asyncio.sleep(0.05)
+        image, = await asyncio.wait_for(loader.load([PNG], [{}]), 5)
+        assert not silent.done()
+        image.release()
+        with pytest.raises(UnreadableImage, match='0.5 s'):
+            await silent
+
+    asyncio.run(run())
+
+
+def test_nothing_of_it_runs_on_the_event_loop(make, monkeypatch):
+    threads = set()
+
+    def watched(function):
+        def call(*args, **kwargs):
+            threads.add(threading.current_thread().name.partition('_')[0])
+            return function(*args, **kwargs)
+
+        return call
+
+    for name in ('read', 'read_header', 'plan_request', 'decode', 'cut'):
+        monkeypatch.setattr(image_loader, name, watched(getattr(image_loader, name)))
+    load(make(), PNG, PNG)
+    load(make(policy='budget:16'), PNG, PNG)
+    assert threads == {'image'}
+
+
+def test_many_requests_with_failures_and_cancellations_lose_nothing(make):
+    """Three event loops at once on one loader: whatever is not cancelled ends rightly."""
+    loader = make(places=5)
+    wrong, other = [], picture(40, 40)
+
+    async def client(chance):
+        async def request():
+            references = chance.choices([PNG, CUT, other], (6, 1, 3), k=chance.randint(1, 7))
+            try:
+                images = await loader.load(references, [{}] * len(references))
+            except DamagedImage:
+                if not any(reference is CUT for reference in references):
+                    wrong.append('a good request failed')
+                return
+            if len(images) != len(references):
+                wrong.append('an image is missing')
+            try:
+                await asyncio.sleep(chance.random() * 0.002)
+            finally:
+                del images[:chance.randint(0, 1)]  # some are dropped, not released
+                for image in images:
+                    image.release()
+
+        tasks = []
+        for _ in range(40):
+            tasks.append(asyncio.create_task(request()))
+            if chance.random() < 0.3:
+                await asyncio.sleep(0.001)
+                chance.choice(tasks).cancel()
+        done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
+        wrong.extend(repr(each) for each in done if isinstance(each, Exception))
+
+    threads = [threading.Thread(target=lambda n=n: asyncio.run(client(random.Random(n))))
+               for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(40)
+    assert not any(thread.is_alive() for thread in threads) and wrong == []
+    gc.collect()
+    assert all_places_are_free(loader)
