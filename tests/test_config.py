@@ -2,6 +2,10 @@
 import pytest
 
 from lmdeploy_ext.config import SettingError, Settings, api_key
+from lmdeploy_ext.vl.image_decode import PixelRules
+from lmdeploy_ext.vl.image_limits import ImageLimits
+from lmdeploy_ext.vl.image_settings import ImageSettings
+from lmdeploy_ext.vl.tile_policy import TilePolicy
 
 
 def test_what_is_not_set_has_its_default():
@@ -32,3 +36,50 @@ def test_a_number_that_cannot_be_used_is_refused(name, value, kind):
         Settings.from_env({f'LMDEPLOY_EXT_{name}': value})
     assert str(caught.value) == (f"LMDEPLOY_EXT_{name}='{value}' is not a positive {kind}; "
                                  f'set it to one, or unset it for the default')
+
+
+def test_settings_of_images_are_read():
+    env = {'LMDEPLOY_EXT_TILES': 'budget:1280', 'LMDEPLOY_EXT_MAX_SHRINK': '1.5',
+           'LMDEPLOY_EXT_TILE_FIT': 'crop', 'LMDEPLOY_EXT_THUMBNAIL_FROM': '4',
+           'LMDEPLOY_EXT_MAX_TILES': '6', 'LMDEPLOY_EXT_PIXELS': 'upstream',
+           'LMDEPLOY_EXT_IMAGE_MAX_PIXELS': '1000', 'LMDEPLOY_EXT_IMAGE_MAX_BYTES': '2000',
+           'LMDEPLOY_EXT_IMAGE_MAX_SIDE': '300', 'LMDEPLOY_EXT_IMAGE_URL_SECONDS': '2.5',
+           'LMDEPLOY_EXT_IMAGE_PRIVATE_ADDRESSES': '1', 'LMDEPLOY_EXT_IMAGE_OTHER_HOSTS': '0'}
+    images = ImageSettings.of(Settings.from_env(env))
+    assert images == ImageSettings(ImageLimits(1000, 2000, 300, 2.5, True, False),
+                                   PixelRules(upstream=True),
+                                   TilePolicy('budget', 1280, 1.5, 'crop', 4), 6)
+    assert ImageSettings.of(Settings.from_env({})) == ImageSettings(
+        ImageLimits(), PixelRules(), TilePolicy())
+
+
+def test_what_decides_tiles_differs_where_tiles_do():
+    def told(**env):
+        settings = Settings.from_env({f'LMDEPLOY_EXT_{name}': env[name] for name in env})
+        return ImageSettings.of(settings).what_decides_tiles()
+
+    plain = told()
+    assert plain['kind'] == 'native' and plain['pixels'] == 'fast'
+    for name, value in [('TILES', 'stock'), ('MAX_SHRINK', '2'), ('MAX_TILES', '3'),
+                        ('PIXELS', 'upstream'), ('TILE_FIT', 'stretch')]:
+        assert told(**{name: value}) != plain
+    assert told(IMAGE_WORKERS='3', IMAGE_URL_SECONDS='1') == plain
+
+
+@pytest.mark.parametrize('name, value, said', [
+    ('TILES', 'nativ', 'is not native, stock or budget:N'),
+    ('TILES', 'budget', 'is not native, stock or budget:N'),
+    ('TILES', 'budget:0', 'is not native, stock or budget:N'),
+    ('TILE_FIT', 'fill', 'is not pad, crop or stretch'),
+    ('PIXELS', '1', 'is not fast or upstream'),
+    ('IMAGE_OTHER_HOSTS', 'yes', 'is not 0 or 1'),
+    ('MAX_SHRINK', '0.5', 'is less than 1'),
+    ('THUMBNAIL_FROM', '1', 'is less than 2'),
+    ('IMAGE_MAX_BYTES', '64MB', 'is not a positive int'),
+])
+def test_a_setting_of_images_that_cannot_be_used_is_refused(name, value, said):
+    with pytest.raises(SettingError) as caught:
+        Settings.from_env({f'LMDEPLOY_EXT_{name}': value})
+    message = str(caught.value)
+    assert message.startswith(f'LMDEPLOY_EXT_{name}={value!r} {said}')
+    assert message.endswith('or unset it for the default') and '\n' not in message

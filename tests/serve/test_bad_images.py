@@ -19,8 +19,7 @@ from lmdeploy_ext.vl.image_errors import UnreadableImage
 from tests.classify.api_server import api_server
 from tests.classify.checkpoint import write_yes_no_checkpoint
 from tests.parity.loops import loop  # noqa: F401  a fixture
-from tests.vl.image_files import (HTML, animated, cut, data_url, encoded, jpeg, picture,
-                                  png_bomb)
+from tests.vl.image_files import HTML, animated, cut, data_url, encoded, jpeg, picture, png_bomb
 
 SCRIPT = Path(__file__).parents[2] / 'scripts' / 'classify.py'
 QUESTION = '房间里有床吗？请只回答是或否。'
