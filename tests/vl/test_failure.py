@@ -7,6 +7,7 @@ from lmdeploy.messages import VisionConfig
 from lmdeploy.vl.engine import ImageEncoder
 
 from lmdeploy_ext.vl.failure import FailedImage, ImageFailed, encode_each, raise_failure
+from lmdeploy_ext.vl.image_errors import BadImageReference
 
 
 class Model:
@@ -84,6 +85,11 @@ def test_parameters_stay_with_their_image():
 def test_a_failed_image_raises_its_reason_wherever_it_is_used(use):
     with pytest.raises(ImageFailed, match='OSError: truncated'):
         use(FailedImage(OSError('truncated')))
+
+
+def test_what_says_itself_what_the_image_is_stays_as_it_is():
+    with pytest.raises(BadImageReference, match='^no such file$'):
+        FailedImage(BadImageReference('no such file')).fail()
 
 
 def test_an_interrupt_is_no_failure_of_an_image():

@@ -2,6 +2,8 @@
 import logging
 from typing import Any, Callable, Dict, List, Optional
 
+from lmdeploy_ext.vl.image_errors import UnreadableImage
+
 logger = logging.getLogger(__name__)
 
 
@@ -20,9 +22,12 @@ class FailedImage:
         """Raise the error.
 
         Raises:
-            ImageFailed: always.
+            UnreadableImage: if that is the error, which says itself what the image is.
+            ImageFailed: for any other.
         """
         error = self._error
+        if isinstance(error, UnreadableImage):
+            raise error
         reason = f'{type(error).__name__}: {error}'
         raise ImageFailed(f'the image cannot be encoded: {reason}') from error
 
@@ -60,7 +65,7 @@ def raise_failure(features: List[Any]) -> List[Any]:
     """The features of a request, if all of its images were encoded.
 
     Raises:
-        ImageFailed: one was not.
+        ImageFailed, UnreadableImage: one was not.
     """
     for feature in features:
         if isinstance(feature, FailedImage):

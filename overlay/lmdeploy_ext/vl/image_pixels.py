@@ -1,4 +1,5 @@
 """The pixels of an image by this process's settings, for what does not go through tiles."""
+import io
 from typing import Any, Union
 
 import numpy as np
@@ -23,6 +24,22 @@ def load_pil(reference: Any) -> Image.Image:
     settings = ImageSettings.of(Settings.from_env())
     content = read(reference, settings.limits, settings.rules)
     return Image.fromarray(decode_all(content, settings))
+
+
+def as_file(reference: Any) -> bytes:
+    """An image as an encoded file: as it came, or as PNG where the reference holds pixels; blocks.
+
+    Raises:
+        UnreadableImage: it cannot be read, or is no image.
+    """
+    settings = ImageSettings.of(Settings.from_env())
+    content = read(reference, settings.limits, settings.rules)
+    if isinstance(content, np.ndarray):
+        file = io.BytesIO()
+        Image.fromarray(content).save(file, 'PNG')
+        return file.getvalue()
+    read_header(content, settings.limits, settings.rules)
+    return content
 
 
 def decode_all(content: Union[bytes, np.ndarray], settings: ImageSettings) -> np.ndarray:
