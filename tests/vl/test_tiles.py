@@ -62,7 +62,7 @@ def test_the_thumbnail_is_the_whole_image_in_the_last_tile(width, height, policy
 
 def test_an_image_that_fits_is_shown_as_it_is():
     image = photograph(50, 40)
-    it = plan(50, 40, TilePolicy(), MODEL)
+    it = plan(50, 40, TilePolicy(fit='pad'), MODEL)
     tiles = cut(image, it, SIDE, upstream=False)
     assert (tiles[0, it.top:it.top + 40, it.left:it.left + 50] == image).all()
     assert (tiles[0, :it.top] == MEAN_COLOUR).all()
