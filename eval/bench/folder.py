@@ -110,7 +110,7 @@ def _check(path: Path, ways: Sequence[Any]) -> ImageHeader:
 
 def _measure(ways: Sequence[Any], path: Path, header: ImageHeader, runs: int) -> Photograph:
     """Times, tiles and distance of one photograph."""
-    samples = interleaved(ways, path, seconds=0, least=runs, most=runs)
+    samples = interleaved(ways, path, seconds=0, least=runs, most=runs).samples
     turned = header.orientation != UPRIGHT
     return Photograph(
         {way: 1000 * float(np.median([sample.total for sample in own]))

@@ -1,11 +1,13 @@
 """The result of `bench-images` as a person reads it: Markdown, and a summary for the terminal."""
 import shlex
+import statistics
 from typing import Any, Iterable, List, Mapping, Sequence
 
 from .scope import NATIVE, SAME_TILES, STOCK, UPSTREAM_PIXELS
 
 Row = Mapping[str, Any]
 NONE = '–'
+QUIET = 0.95  # share of the time that this process must get
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -21,7 +23,7 @@ def table(result: Mapping[str, Any]) -> str:
         'normalises. Stock\'s last summand is what its `forward` does beside the tiles: an RGB '
         'copy, one tensor of all tiles, float16. *Same tiles* are stock\'s '
         'grid, made by this pipeline; PSNR compares their pixels with stock\'s. '
-        f'*Upstream pixels* were {_identical(rows)}.', '',
+        f'*Upstream pixels* were {_identical(rows)}.', '', *_busy(rows),
         *_markdown(_sizes(rows)), '', '## All cores', '',
         *_markdown(_cores(rows)), '', '## Peak memory', '',
         'Growth of a fresh process over what it held after its imports and a 64x48 image.', '',
@@ -34,8 +36,19 @@ def table(result: Mapping[str, Any]) -> str:
 
 def summary(result: Mapping[str, Any]) -> str:
     """One line a size and format, then the targets, for the terminal."""
-    return '\n'.join(
-        [*_plain(_sizes(result['rows'])), '', *_plain(_targets(result['targets']))])
+    rows = result['rows']
+    return '\n'.join([*_plain(_sizes(rows)), '', *_busy(rows),
+                      *_plain(_targets(result['targets']))])
+
+
+def _busy(rows: Sequence[Row]) -> List[str]:
+    """A warning where other processes took a part of the time, and an empty line."""
+    share = statistics.median(row['cpu_share'] for row in rows if row['part'] == 'size')
+    if share >= QUIET:
+        return []
+    return [f'**The machine was busy**: other processes took {1 - share:.0%} of the time. Ratios '
+            f'of short times look better than they are, shares of all cores worse; run it again '
+            f'on a quiet machine.', '']
 
 
 def _sizes(rows: Sequence[Row]) -> List[List[str]]:

@@ -1,5 +1,6 @@
 """Milliseconds an image on one thread, all ways in turn: a busy machine disturbs them all."""
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence
 
@@ -13,8 +14,20 @@ TURN = 3  # counted calls in a row
 Ways = Sequence[Any]  # Stock first, then Ours
 
 
-def interleaved(ways: Ways, path: Path, seconds: float, least: int,
-                most: int) -> Dict[str, List[Sample]]:
+@dataclass(frozen=True)
+class Turns:
+    """What the ways took on one file.
+
+    Attributes:
+        samples: `TURN` a round of each way, by its name.
+        cpu_share: of all the time, the share that this thread ran. Much below 1 other processes
+            took the rest, and ways of few milliseconds look too good: they fit between.
+    """
+    samples: Dict[str, List[Sample]]
+    cpu_share: float
+
+
+def interleaved(ways: Ways, path: Path, seconds: float, least: int, most: int) -> Turns:
     """Prepare a file again and again: in each round every way has a turn, another first each time.
 
     The first call of a turn is not counted: it finds the caches as another way left them, while in
@@ -22,12 +35,9 @@ def interleaved(ways: Ways, path: Path, seconds: float, least: int,
 
     Args:
         seconds: rounds are repeated for so long, but at least `least` and at most `most` times.
-
-    Returns:
-        `TURN` samples a round of each way, by its name.
     """
     samples: Dict[str, List[Sample]] = {way.name: [] for way in ways}
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.thread_time()
     for number in range(most):
         if number >= least and time.perf_counter() - start > seconds:
             break
@@ -35,7 +45,8 @@ def interleaved(ways: Ways, path: Path, seconds: float, least: int,
         for way in (*ways[first:], *ways[:first]):
             way.prepare(path)
             samples[way.name] += [way.prepare(path) for _ in range(TURN)]
-    return samples
+    cpu_share = (time.thread_time() - cpu_start) / (time.perf_counter() - start)
+    return Turns(samples, round(cpu_share, 2))
 
 
 def size_rows(ways: Ways, path: Path, about: Mapping[str, Any], seconds: float, least: int,
@@ -45,12 +56,14 @@ def size_rows(ways: Ways, path: Path, about: Mapping[str, Any], seconds: float, 
     Args:
         about: what each row says of the file.
     """
-    samples = interleaved(ways, path, seconds, least, most)
+    turns = interleaved(ways, path, seconds, least, most)
+    samples = turns.samples
     stock_ms = _median([sample.total for sample in samples[ways[0].name]])
     upstream = ways[0].prepare(path, keep=True)
     return [{
         'part': 'size',
-        **about, 'way': way.name,
+        **about, 'cpu_share': turns.cpu_share,
+        'way': way.name,
         **_times(samples[way.name]), 'ratio': round(stock_ms / _median(
             [sample.total for sample in samples[way.name]]), 2),
         **_against(upstream, way.prepare(path, keep=True))

@@ -1,12 +1,13 @@
 """`make bench-images`: what its result holds, not how fast this machine is."""
 import json
 import math
+import time
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from lmdeploy_ext.eval.bench import images, photographs
+from lmdeploy_ext.eval.bench import image_table, images, photographs
 from lmdeploy_ext.eval.bench.fidelity import psnr
 from lmdeploy_ext.eval.bench.folder import folder_rows
 from lmdeploy_ext.eval.bench.sample import Sample
@@ -168,10 +169,29 @@ def test_an_error_of_the_measuring_process_is_told_in_one_line(tmp_path, capsys)
 def test_ways_take_turns_and_the_first_call_of_a_turn_is_not_counted(tmp_path):
     log = []
     ways = [FakeWay(name, log) for name in 'abc']
-    samples = interleaved(ways, tmp_path, seconds=0, least=2, most=5)
+    turns = interleaved(ways, tmp_path, seconds=0, least=2, most=5)
     assert ''.join(log) == 'aaaabbbbcccc' 'bbbbccccaaaa'
-    assert {name: len(own) for name, own in samples.items()} == {'a': 6, 'b': 6, 'c': 6}
-    assert len(interleaved(ways, tmp_path, seconds=60, least=2, most=5)['a']) == 15
+    assert {name: len(own) for name, own in turns.samples.items()} == {'a': 6, 'b': 6, 'c': 6}
+    assert len(interleaved(ways, tmp_path, seconds=60, least=2, most=5).samples['a']) == 15
+
+
+class SleepingWay(FakeWay):
+    """A way whose thread another process keeps from running."""
+
+    def prepare(self, path, keep=False):
+        time.sleep(0.005)
+        return super().prepare(path, keep)
+
+
+def test_a_busy_machine_is_told(tmp_path, result):
+    turns = interleaved([SleepingWay('a')], tmp_path, seconds=0, least=2, most=2)
+    assert turns.cpu_share < 0.5
+    rows = [{**row, 'cpu_share': 0.6} for row in result[0]['rows']]
+    told = 'other processes took 40% of the time'
+    assert told in image_table.summary({**result[0], 'rows': rows})
+    assert told in image_table.table({**result[0], 'rows': rows})
+    quiet = [{**row, 'cpu_share': 0.99} for row in result[0]['rows']]
+    assert 'busy' not in image_table.table({**result[0], 'rows': quiet})
 
 
 def size_row(size, way, ratio):
