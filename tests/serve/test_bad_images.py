@@ -1,4 +1,5 @@
 """What becomes of each kind of image, good or bad: in `pipeline`, the server and classify.py."""
+import asyncio
 import json
 import re
 import subprocess
@@ -15,7 +16,7 @@ from lmdeploy import GenerationConfig, PytorchEngineConfig, pipeline
 from PIL import Image
 
 from lmdeploy_ext.classify.result_file import read_header, read_rows
-from lmdeploy_ext.vl.image_errors import UnreadableImage
+from lmdeploy_ext.vl.image_errors import BadImageReference, UnreadableImage
 from tests.classify.api_server import api_server
 from tests.classify.checkpoint import write_yes_no_checkpoint
 from tests.parity.loops import loop  # noqa: F401  a fixture
@@ -122,6 +123,23 @@ def test_pipeline(model, cases, private, monkeypatch, loop):  # noqa: F811
     one, two = pipe([(QUESTION, lying), (QUESTION, Image.fromarray(upright))], gen_config=config)
     assert one.logprobs[0] == pytest.approx(two.logprobs[0], abs=1e-4)
     assert one.input_token_len == two.input_token_len
+
+
+@pytest.mark.filterwarnings('ignore::ResourceWarning')
+def test_a_batch_with_a_bad_image_is_finished_before_its_error(model, loop):  # noqa: F811
+    pipe = pipeline(str(model), PytorchEngineConfig(device_type='cpu'))
+    config = GenerationConfig(max_new_tokens=3, ignore_eos=True)
+    prompts = [(QUESTION, GOOD), (QUESTION, 'nowhere.jpg'), QUESTION]
+    expected = [pipe(prompts[index], gen_config=config).text for index in (0, 2)]
+    before = len(asyncio.all_tasks(loop))
+    with pytest.raises(BadImageReference, match='nowhere.jpg'):
+        pipe(prompts, gen_config=config)
+    assert len(asyncio.all_tasks(loop)) == before
+    texts = ['', '', '']
+    with pytest.raises(BadImageReference, match='nowhere.jpg'):
+        for output in pipe.stream_infer(prompts, gen_config=config):
+            texts[output.index] += output.text
+    assert texts == [expected[0], '', expected[1]]
 
 
 class Client:
