@@ -17,7 +17,7 @@ class Scope:
         sizes: widths and heights of the table.
         formats: keys of `photographs.SAVE_OPTIONS`.
         seconds: how long each file of the table is measured, by all ways together.
-        least: rounds at the least, whatever the seconds.
+        least: rounds at the least, whatever the seconds; in a round each way has a turn.
         most: rounds at the most.
         cores_sizes: JPEGs that all cores prepare.
         cores_seconds: length of one measurement of a number of threads.

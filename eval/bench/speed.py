@@ -10,7 +10,8 @@ from .fidelity import psnr
 from .sample import Sample
 
 TOKENS_A_TILE = 256
-TURN = 3  # counted calls in a row
+# A turn is at least so many counted calls in a row, at most so many, and between them so long.
+TURN_LEAST, TURN_MOST, TURN_SECONDS = 3, 12, 0.05
 Ways = Sequence[Any]  # Stock first, then Ours
 
 
@@ -19,7 +20,7 @@ class Turns:
     """What the ways took on one file.
 
     Attributes:
-        samples: `TURN` a round of each way, by its name.
+        samples: of each way, by its name.
         cpu_share: of all the time, the share that this thread ran. Much below 1 other processes
             took the rest, and ways of few milliseconds look too good: they fit between.
     """
@@ -43,10 +44,20 @@ def interleaved(ways: Ways, path: Path, seconds: float, least: int, most: int) -
             break
         first = number % len(ways)
         for way in (*ways[first:], *ways[:first]):
-            way.prepare(path)
-            samples[way.name] += [way.prepare(path) for _ in range(TURN)]
+            samples[way.name] += _turn(way, path)
     cpu_share = (time.thread_time() - cpu_start) / (time.perf_counter() - start)
     return Turns(samples, round(cpu_share, 2))
+
+
+def _turn(way: Any, path: Path) -> List[Sample]:
+    """One way's samples of one turn."""
+    way.prepare(path)
+    start = time.perf_counter()
+    samples: List[Sample] = []
+    while len(samples) < TURN_LEAST or (len(samples) < TURN_MOST
+                                        and time.perf_counter() - start < TURN_SECONDS):
+        samples.append(way.prepare(path))
+    return samples
 
 
 def size_rows(ways: Ways, path: Path, about: Mapping[str, Any], seconds: float, least: int,

@@ -170,9 +170,10 @@ def test_ways_take_turns_and_the_first_call_of_a_turn_is_not_counted(tmp_path):
     log = []
     ways = [FakeWay(name, log) for name in 'abc']
     turns = interleaved(ways, tmp_path, seconds=0, least=2, most=5)
-    assert ''.join(log) == 'aaaabbbbcccc' 'bbbbccccaaaa'
-    assert {name: len(own) for name, own in turns.samples.items()} == {'a': 6, 'b': 6, 'c': 6}
-    assert len(interleaved(ways, tmp_path, seconds=60, least=2, most=5).samples['a']) == 15
+    a, b, c = ('a' * 13, 'b' * 13, 'c' * 13)
+    assert ''.join(log) == a + b + c + b + c + a
+    assert {name: len(own) for name, own in turns.samples.items()} == {'a': 24, 'b': 24, 'c': 24}
+    assert len(interleaved(ways, tmp_path, seconds=60, least=2, most=5).samples['a']) == 60
 
 
 class SleepingWay(FakeWay):
