@@ -45,11 +45,6 @@ class Ours:
         self.buffers.give(out)
         return sample
 
-    def plan(self, path: Path) -> TilePlan:
-        """The tile plan of a file."""
-        header = read_header(image_source.read(path, LIMITS), LIMITS, self.rules)
-        return plan(header.width, header.height, self.policy, MODEL)
-
     def _decode(self, path: Path) -> Tuple[np.ndarray, TilePlan]:
         data = image_source.read(path, LIMITS)
         header = read_header(data, LIMITS, self.rules)
