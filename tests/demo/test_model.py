@@ -74,13 +74,13 @@ def test_prompt_is_the_one_lmdeploy_feeds(reference, question):
     assert ours.count(context) == 128
 
 
-def test_the_model_is_better_than_the_majority_answer(reference):
+def test_the_model_answers_small_pictures_right(reference):
     pictures = [draw('test', 0, index) for index in range(48)]
     small = [drawn for drawn in pictures if max(drawn.width, drawn.height) <= 640]
     answers = reference.probabilities(small, lambda drawn: from_bytes(drawn.jpeg), 12)
     hits = [(p >= 0.5) == questions.is_positive(d.beds, d.bunks) for d, p in answers]
     assert len(hits) >= 20
-    assert np.mean(hits) >= 0.8  # eval/demo/model/README.md says what this model can do
+    assert np.mean(hits) >= 0.9  # eval/demo/README.md has its figures
 
 
 def test_figures_and_table():
