@@ -98,7 +98,8 @@ def sentences(report: Mapping[str, Any]) -> List[str]:
 
 
 def _verdict(point: Mapping[str, Any]) -> str:
-    """Is the recall of a variant at least that of stock with as many image tokens?"""
+    """Is the recall of a variant at least that of stock with as many image tokens? Judged by what
+    is printed: less than 0.05 points is none."""
     first, second, _ = point['between']
     beside = f'between {first} and {second}' if first != second else f'nearest is {first}'
     parts = []
@@ -106,7 +107,7 @@ def _verdict(point: Mapping[str, Any]) -> str:
         more = point[basis]['equal_tokens_points']
         if more is not None:
             parts.append(f'{points(more)} points of recall {words}: '
-                         f'{"reached" if more["value"] >= 0 else "missed"}')
+                         f'{"reached" if round(more["value"], 1) >= 0 else "missed"}')
     return (f'{point["name"]} against stock at equal tokens ({point["tokens"]:.0f}, {beside}): '
             f'{"; ".join(parts) or "no positive image"}')
 
@@ -146,8 +147,8 @@ def number(value: Optional[float], digits: int = 2) -> str:
 
 
 def signed(value: Optional[float]) -> str:
-    """'+0.8'."""
-    return NONE if value is None else f'{value:+.1f}'
+    """'+0.8'; never '-0.0'."""
+    return NONE if value is None else f'{round(value, 1) + 0.0:+.1f}'
 
 
 def qpm(throughput: Mapping[str, Any]) -> str:

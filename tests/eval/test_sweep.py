@@ -86,6 +86,13 @@ def test_worse_than_stock_at_equal_tokens_is_said(small_run):
     assert '-25.0 (-75.0 to +0.0) points of recall as answered: missed' in summary(report)
 
 
+def test_a_difference_that_rounds_to_none_is_none(small_run):
+    report = score(small_run)
+    points = report['sweep']['points'][2]['answers']['equal_tokens_points']
+    points.update(value=-.04, low=-.04, high=.04)
+    assert '+0.0 (+0.0 to +0.0) points of recall as answered: reached' in summary(report)
+
+
 def test_beyond_stocks_points_the_nearest_one_counts(small_run):
     with_tiles(small_run, 'ours', [5] * 8)
     report = score(small_run)
