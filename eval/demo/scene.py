@@ -7,7 +7,7 @@ import numpy as np
 from .beds import BEDS
 from .geometry import Box, Camera, Colour, Piece, paint_order
 
-MIN_PILLOW = (9.0, 5.0)  # pixels: smaller evidence than this would not survive the camera
+MIN_PILLOW = (8.0, 4.5)  # pixels: smaller evidence than this would not survive the camera
 
 
 @dataclass(frozen=True)
