@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmdeploy_ext.vl.admission import Admission
+from lmdeploy_ext.vl.admission import Admission, _Waiter
 
 
 def enter(admission, images):
@@ -164,3 +164,35 @@ def test_any_order_of_requests_ends_with_all_places_free(places, requests):
 
     asyncio.run(run())
     assert free_places(admission) == places
+
+
+class LeavesAtOnce(list):
+    """Of a waiter's decision: it is cancelled in the moment in which it has been admitted."""
+
+    def __init__(self, waiter):
+        super().__init__([None])
+        self.waiter, self.found_admitted = waiter, None
+
+    def pop(self):
+        decision = super().pop()
+        if self.found_admitted is None:
+            self.found_admitted = False
+            self.found_admitted = self.waiter.leave()
+        return decision
+
+
+def test_who_leaves_in_the_moment_of_its_admission_gives_its_places_back():
+    async def run():
+        waiter = _Waiter(1)
+        waiter._undecided = LeavesAtOnce(waiter)
+        assert waiter.admit() and waiter._undecided.found_admitted
+
+    asyncio.run(run())
+
+
+def test_who_left_before_its_admission_has_nothing_to_give_back():
+    async def run():
+        waiter = _Waiter(1)
+        assert not waiter.leave() and not waiter.admit()
+
+    asyncio.run(run())

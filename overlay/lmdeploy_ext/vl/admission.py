@@ -23,7 +23,7 @@ class _Waiter:
 
     Attributes:
         wanted: how many.
-        admitted: it has them.
+        admitted: it has them, unless it left before.
         left: it does not want them any more.
         awakened: done when they are there.
     """
@@ -37,9 +37,10 @@ class _Waiter:
 
     def admit(self) -> bool:
         """Give it its places, if somebody still waits for them; from any thread."""
+        # said before it is decided: who leaves right after reads it, to give the places back
+        self.admitted = True
         if not self._decide():
             return False
-        self.admitted = True
         try:
             self._loop.call_soon_threadsafe(self._awaken)
         except RuntimeError:  # the event loop is closed
@@ -49,7 +50,7 @@ class _Waiter:
     def leave(self) -> bool:
         """Stop waiting; whether it has been admitted before."""
         self.left = self._decide()
-        return self.admitted
+        return self.admitted and not self.left
 
     def _decide(self) -> bool:
         """Whether this is the first call: what a lock would do, where none may be waited for."""
