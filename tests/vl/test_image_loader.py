@@ -118,6 +118,15 @@ def test_the_operators_cap_holds_for_stock_tiles_and_never_raises_their_number(m
     assert len(load(make(policy='stock', max_tiles=50), large)[0].tiles) == 7
 
 
+def test_stock_tiles_without_a_cap_rise_as_upstreams_do(make):
+    """Upstream's `detail` and `max_dynamic_patch` may ask for more than the model's own number."""
+    large = picture(300, 200)
+    loader = make(policy='stock')
+    assert len(load(loader, large, detail='high')[0].tiles) == 24 + 1
+    assert len(load(loader, large, max_dynamic_patch=10**9)[0].tiles) == 24 + 1
+    assert len(load(loader, large, max_dynamic_patch=0)[0].tiles) == 1
+
+
 def test_images_of_a_request_share_a_budget(make):
     images = [picture(200, 200), picture(90, 60), picture(20, 20)]
     sizes = [len(image.tiles) for image in load(make(policy=f'budget:{8 * MODEL.tokens}'),

@@ -54,9 +54,11 @@ class ImageLoader:
     def __init__(self, model: TileModel, settings: ImageSettings, workers: ImageWorkers,
                  pinned: bool = False) -> None:
         self.settings = settings
-        self._cap = settings.max_tiles or model.max_tiles
-        self._model = replace(model, max_tiles=min(model.max_tiles, self._cap),
-                              min_tiles=min(model.min_tiles, self._cap))
+        self._cap = settings.max_tiles
+        if self._cap is not None:
+            model = replace(model, max_tiles=min(model.max_tiles, self._cap),
+                            min_tiles=min(model.min_tiles, self._cap))
+        self._model = model
         self._workers = workers
         self._buffers = TileBuffers(model.side, pinned, _IDLE_BUFFER_BYTES)
 
@@ -135,7 +137,9 @@ class ImageLoader:
 
     def _limit(self, options: Mapping[str, Any]) -> Optional[int]:
         requested = requested_tiles(options)
-        return None if requested is None else min(requested, self._cap)
+        if requested is None or self._cap is None:
+            return requested
+        return min(requested, self._cap)
 
     def _read(self, reference: Any) -> Union[bytes, np.ndarray]:
         return read(reference, self.settings.limits, self.settings.rules)
