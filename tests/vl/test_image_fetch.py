@@ -138,6 +138,17 @@ def test_a_redirect_leads_to_no_file_and_no_nonsense(server):
         fetch(server.url('/to-nonsense'), allowed)
 
 
+def test_a_redirect_to_a_name_that_is_none(monkeypatch):
+    monkeypatch.setattr(image_fetch, '_get', lambda *args: ('http://xn--/', b''))
+    with pytest.raises(ImageNotFetched, match='malformed URL'):
+        fetch('http://a.test/image.jpg', ImageLimits(other_hosts=True))
+
+
+def test_any_number_of_seconds_may_be_allowed(server):
+    patient = ImageLimits(private_addresses=True, url_seconds=1e300)
+    assert fetch(server.url('/image.jpg'), patient)
+
+
 def test_https_does_not_redirect_to_http(monkeypatch):
     monkeypatch.setattr(image_fetch, '_get', lambda *args: ('http://a.test/image.jpg', b''))
     with pytest.raises(AddressRefused, match='redirects to .*http://a.test.*; expected https'):
@@ -212,7 +223,7 @@ def test_the_certificate_must_be_that_of_the_host(monkeypatch):
 
 
 @pytest.mark.parametrize('url', ['http://', 'http:///image.jpg', 'https://:80/', 'http://[::1/',
-                                 'http://host:99999999/', 'http://host:port/'])
+                                 'http://host:99999999/', 'http://host:port/', 'http://xn--/'])
 def test_malformed_urls(url):
     with pytest.raises(BadImageReference, match='expected http'):
         fetch(url, LOCAL)
@@ -226,6 +237,8 @@ def test_malformed_urls(url):
     ('198.18.0.1', False), ('::', False), ('::1', False), ('fe80::1', False), ('fc00::1', False),
     ('fec0::1', False), ('ff02::1', False), ('::ffff:10.0.0.1', False),
     ('::ffff:169.254.169.254', False), ('64:ff9b::10.0.0.1', False), ('2002:a00:1::', False),
-    ('2001:0:a00:1::1', False), ('2001:db8::1', False), ('::10.0.0.1', False)])
+    ('2001:0:a00:1::1', False), ('2001:db8::1', False), ('::10.0.0.1', False),
+    ('192.0.0.192', False), ('168.63.129.16', False), ('64:ff9b:1::10.0.0.1', False),
+    ('3fff::1', False)])
 def test_public_addresses(address, public):
     assert image_address.is_public(ipaddress.ip_address(address)) is public

@@ -16,6 +16,10 @@ from .image_errors import AddressRefused, ImageNotFetched
 _LOOKUPS = ThreadPoolExecutor(max_workers=8, thread_name_prefix='image-dns')
 # IPv6 addresses of gateways that lead to the IPv4 address in their last 32 bits (RFC 6052)
 _NAT64 = ipaddress.ip_network('64:ff9b::/96')
+# What `ipaddress` takes for public, at least in some releases of Python, and is not: IANA's
+# special-purpose addresses, and last the one at which Azure's machines find their host's agent
+_NOT_PUBLIC = tuple(ipaddress.ip_network(network) for network in (
+    '192.0.0.0/24', '64:ff9b:1::/48', '3fff::/20', '168.63.129.16/32'))
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
 
@@ -58,4 +62,6 @@ def is_public(address: Address) -> bool:
         # the lower half of a Teredo address names a server and a client of its own
         if address.teredo is not None or address.is_site_local:
             return False
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
     return address.is_global and not (address.is_multicast or address.is_reserved)

@@ -22,6 +22,8 @@ from .image_limits import ImageLimits
 
 _MAX_REDIRECTS = 5
 _MAX_PORT = 65_535
+# Seconds. A socket's own limit is some 24 days: more is an OverflowError.
+_LONGEST_STEP = 86_400.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADERS = {'User-Agent': f'lmdeploy-ext/{__version__}', 'Accept': 'image/*',
             'Accept-Encoding': 'identity', 'Connection': 'close'}
@@ -69,7 +71,7 @@ class Deadline:
         left = self._end - time.monotonic()
         if left <= 0:
             raise httpcore.TimeoutException
-        return left
+        return min(left, _LONGEST_STEP)
 
 
 class _TimedStream(httpcore.NetworkStream):
@@ -134,16 +136,19 @@ def _ssl_context() -> ssl.SSLContext:
 def _parsed(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
+        of_the_web = _is_of_the_web(parsed)
     except (httpx.InvalidURL, UnicodeError) as error:
         raise BadImageReference('found a malformed URL; expected http(s)://host/path; '
                                 'correct it') from error
-    if not _is_of_the_web(parsed):
+    if not of_the_web:
         raise BadImageReference(f'found {shown(parsed)}; expected http(s)://host/path; correct '
                                 'the URL')
     return parsed
 
 
 def _is_of_the_web(url: httpx.URL) -> bool:
+    """Raises UnicodeError where the host begins as an international name (`xn--`) and is none:
+    httpx decodes it when it is asked for it."""
     return (url.scheme in ('http', 'https') and bool(url.host)
             and (url.port is None or 0 < url.port <= _MAX_PORT))
 
@@ -152,10 +157,11 @@ def _redirected(url: httpx.URL, location: str, limits: ImageLimits) -> httpx.URL
     """Where a redirect of `url` leads, if it may be followed."""
     try:
         target = url.join(location)
+        of_the_web = _is_of_the_web(target)
     except (httpx.InvalidURL, UnicodeError) as error:
         raise ImageNotFetched(f'{shown(url)} redirects to a malformed URL; expected an image; '
                               'give another URL') from error
-    if not _is_of_the_web(target) or (url.scheme, target.scheme) == ('https', 'http'):
+    if not of_the_web or (url.scheme, target.scheme) == ('https', 'http'):
         raise AddressRefused(f'{shown(url)} redirects to {shown(target)}; expected {url.scheme}; '
                              'give the URL of the image itself')
     if target.host != url.host and not limits.other_hosts:
