@@ -123,6 +123,20 @@ def test_a_file_that_may_not_be_read(path, monkeypatch):
 
 
 @pytest.mark.timeout(5)
+def test_a_file_whose_reading_fails():
+    with pytest.raises(BadImageReference, match='Input/output error'):
+        read('/proc/self/mem', LIMITS)
+
+
+def test_a_file_that_does_not_know_its_size():
+    assert read('/proc/self/status', LIMITS).startswith(b'Name:')
+
+
+@pytest.mark.parametrize('limit', [10**15, 10**30])
+def test_a_limit_as_good_as_none_takes_no_memory(path, limit):
+    assert read(path, ImageLimits(max_bytes=limit)) == read(path, LIMITS)
+
+
 def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / 'pipe')
     with pytest.raises(BadImageReference, match='a device or a pipe'):
@@ -181,6 +195,14 @@ def test_a_pil_image_with_alpha_is_shown_on_white():
     np.testing.assert_array_equal(read(image, LIMITS), np.asarray(paper)[..., :3])
     np.testing.assert_array_equal(read(image, LIMITS, PixelRules(upstream=True)),
                                   np.asarray(image.convert('RGB')))
+
+
+def test_pil_images_that_pillow_does_not_convert():
+    greys = Image.new('L', (4, 3))
+    for image in (Image.new('LA', (4, 3)).convert('La'), greys):
+        greys.info['transparency'] = None
+        with pytest.raises(UnreadableImage, match='convert it to 8-bit RGB'):
+            read(image, LIMITS)
 
 
 def test_a_pil_image_as_opened_is_oriented_like_its_file():

@@ -67,7 +67,8 @@ def to_rgb(image: Image.Image, rules: PixelRules) -> np.ndarray:
 
     Raises:
         DamagedImage: the pixels cannot be decoded in full.
-        UnreadableImage: 32-bit or floating-point pixels, whose range nothing tells.
+        UnreadableImage: 32-bit or floating-point pixels, whose range nothing tells, or others
+            that do not become RGB.
     """
     convert = _conversion(image, rules)
     with strict_decoding:
@@ -82,7 +83,13 @@ def to_rgb(image: Image.Image, rules: PixelRules) -> np.ndarray:
     rows = max(1, _BAND_PIXELS // width)
     for top in range(0, height, rows):
         bottom = min(height, top + rows)
-        pixels[top:bottom] = convert(image.crop((0, top, width, bottom)))
+        try:
+            pixels[top:bottom] = convert(image.crop((0, top, width, bottom)))
+        except (TypeError, ValueError) as error:
+            raise UnreadableImage(
+                f'the image has pixels of mode {image.mode} that Pillow does not convert; '
+                'expected a usual mode, and a transparent colour of that mode if any; '
+                'convert it to 8-bit RGB') from error
     return pixels
 
 
@@ -98,11 +105,8 @@ def _conversion(image: Image.Image, rules: PixelRules) -> Callable[[Image.Image]
 
 
 def _as_upstream(band: Image.Image) -> np.ndarray:
-    try:
-        # a conversion to the same mode would copy the band
-        return np.asarray(band if band.mode == 'RGB' else band.convert('RGB'))
-    except ValueError as error:
-        raise _unusable_mode(band.mode) from error
+    # a conversion to the same mode would copy the band
+    return np.asarray(band if band.mode == 'RGB' else band.convert('RGB'))
 
 
 def _on_white(band: Image.Image) -> np.ndarray:

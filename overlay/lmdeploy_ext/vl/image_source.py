@@ -12,7 +12,7 @@ from PIL import Image, ImageFile
 from .image_data_url import SCHEME as DATA_SCHEME
 from .image_data_url import read_data_url
 from .image_decode import oriented
-from .image_errors import BadImageReference, shortened
+from .image_errors import BadImageReference, UnreadableImage, shortened
 from .image_fetch import fetch
 from .image_header import UPRIGHT, exif_orientation
 from .image_limits import ImageLimits
@@ -22,6 +22,8 @@ from .image_rules import PixelRules
 _EXPECTED = ('a path, an http(s), file or data URL, bytes, a PIL image, or a uint8 array '
              '[h, w], [h, w, 1], [h, w, 3] or [h, w, 4]')
 _REMOTE = ('http://', 'https://')
+# How much is read of a file that says it is empty, as those of /proc do.
+_SIZELESS_BYTES = 1 << 20
 _URL = re.compile(r'[A-Za-z][A-Za-z0-9+.-]+://')
 # One PIL image may be in several requests, and loads its pixels on first use, unguarded.
 _LOADING = tuple(threading.Lock() for _ in range(16))
@@ -92,23 +94,30 @@ def _local_path(url: str) -> str:
 
 def _from_path(path: str, limits: ImageLimits) -> bytes:
     try:
-        file = open(path, 'rb', opener=_open_without_waiting)
+        data = _content(path, limits)
     except OSError as error:
         raise BadImageReference(f'{shortened(path)} cannot be read: {error.strerror}; expected '
                                 'an image file; check the path') from error
+    except UnreadableImage:
+        raise
     except ValueError as error:
         raise BadImageReference(f'{shortened(path)} is no path; expected {_EXPECTED}; '
                                 'correct it') from error
-    with file:
+    # a file that grew meanwhile, or does not know its size
+    limits.check_bytes(len(data))
+    return data
+
+
+def _content(path: str, limits: ImageLimits) -> bytes:
+    with open(path, 'rb', opener=_open_without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise BadImageReference(f'{shortened(path)} is a device or a pipe; expected a file; '
                                     'give the path of an image')
         limits.check_bytes(status.st_size)
-        data = file.read(limits.max_bytes + 1)
-    # a file that grew meanwhile, or does not know its size
-    limits.check_bytes(len(data))
-    return data
+        # read() takes memory for all it is asked for, and the limit may be "as good as none";
+        # nothing (None) comes of a file of the kernel's that would have to be waited for
+        return file.read(min(limits.max_bytes, max(status.st_size, _SIZELESS_BYTES)) + 1) or b''
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
