@@ -16,6 +16,9 @@ from lmdeploy_ext.patching import patch
        },
        why='One thread resizes and cuts all images, about 115 ms for one of 612x464, while the '
        'GPU waits. Here the engine gets a pool of threads for that.',
+       # an unreadable image ends its request in `generate` now, which upstream's batches and
+       # streams do not survive
+       needs=('batch_infer_errors', 'stream_infer_errors'),
        remove_when='upstream prepares images in several threads, beside the vision model')
 def give_image_loader(original):
     from lmdeploy_ext.vl.internvl import loader_of

@@ -53,6 +53,13 @@ def test_the_reasons_are_sentences(entry):
         assert len(text.split()) >= 3 and '\n' not in text
 
 
+def test_patches_need_patches_that_exist_and_need_none():
+    """`select` looks no further than one step."""
+    patches = {patch.name: patch for patch in PATCHES}
+    needed = {name for patch in PATCHES for name in patch.needs}
+    assert needed and all(not patches[name].needs for name in needed)
+
+
 @pytest.mark.parametrize('patch', PATCHES, ids=by_name)
 def test_the_source_of_the_installed_release_is_the_one_it_was_written_for(patch):
     root = installed_root()

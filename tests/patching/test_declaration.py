@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from lmdeploy_ext.patching import PatchError, patch, seam
@@ -145,6 +147,19 @@ def entries(catalogue):
     ('none,no_gpu', 'no_gpu'),
 ])
 def test_the_setting_selects(entries, text, names):
+    assert select(text, entries) == set(names.split())
+
+
+@pytest.mark.parametrize('text, names', [
+    ('speed', 'fast_resize no_stream'),
+    ('fast_resize', 'fast_resize no_stream'),
+    ('speed,-no_stream', 'fast_resize'),
+    ('speed,-cpu', 'fast_resize'),
+    ('all,-speed', 'no_gpu no_stream'),
+])
+def test_what_a_patch_needs_is_selected_with_it_unless_left_out(entries, text, names):
+    entries = [dataclasses.replace(entry, needs=('no_stream', ))
+               if entry.name == 'fast_resize' else entry for entry in entries]
     assert select(text, entries) == set(names.split())
 
 

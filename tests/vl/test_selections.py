@@ -24,6 +24,10 @@ if __name__ == '__main__':
             told[name] = pipe(('?', image), gen_config=config).input_token_len
         except ValueError as error:
             told[name] = str(error)
+    try:
+        list(pipe.stream_infer([('?', bad), '?'], gen_config=config))
+    except ValueError as error:
+        told['stream'] = str(error)
     print(json.dumps(told))
 '''
 
@@ -55,6 +59,8 @@ def test_groups_alone(told):
     assert right['path'] == right['pil'] == stock['pil'] and 'cut off' in right['bad']
     fast = told('cpu,speed,best_match_model_internvl')
     assert fast['path'] == fast['pil'] < stock['pil'] and 'cut off' in fast['bad']
+    # upstream's stream would hang at the error that the loader raises
+    assert 'cut off' in fast['stream'] and 'cut off' in right['stream'] and 'stream' not in stock
     # one of the patches that work together is left out: slower, but right
     most = told('all,-internvl_forward_tiles')
     assert most['path'] == most['pil'] == stock['pil'] and 'cut off' in most['bad']

@@ -26,6 +26,7 @@ class Patch:
         remove_when: a condition that someone can check.
         signature_change: why the replacement takes other parameters or is of another kind, if so.
         build: takes the original, returns the replacement.
+        needs: names of patches without which this one does harm; they are selected with it.
     """
     name: str
     target: str
@@ -36,6 +37,7 @@ class Patch:
     remove_when: str
     signature_change: Optional[str]
     build: Callable[[Any], Any]
+    needs: Tuple[str, ...] = ()
 
     def __call__(self, original: Any) -> Any:
         """The replacement for `original`."""
@@ -84,7 +86,8 @@ def patch(*,
           why: str,
           remove_when: str,
           guards: Optional[Mapping[str, Mapping[str, str]]] = None,
-          signature_change: Optional[str] = None) -> Callable[[Callable[[Any], Any]], Patch]:
+          signature_change: Optional[str] = None,
+          needs: Tuple[str, ...] = ()) -> Callable[[Callable[[Any], Any]], Patch]:
     """Declare the decorated function (takes the original, returns the replacement) as a patch.
 
     It receives the plain function of a static or class method, the getter of a property. It is
@@ -103,6 +106,7 @@ def patch(*,
         guards: target -> fingerprint -> range of releases, for source the replacement leans on;
             each covers every release that `upstream` covers.
         signature_change: the reason for other parameters or another kind.
+        needs: patches, of whatever group, that are to be selected where this one is.
 
     Raises:
         PatchError: the declaration is incomplete or contradicts itself.
@@ -123,7 +127,7 @@ def patch(*,
                 raise PatchError(f'patch {name}: guard {guard} covers {format_releases(keys)}, '
                                  f'the patch {format_releases(sources)}; add what is missing')
         return Patch(name, target, group, sources, guarded, why, remove_when, signature_change,
-                     build)
+                     build, needs)
 
     return declare
 

@@ -10,7 +10,8 @@ VARIABLE = PREFIX + 'PATCHES'
 
 
 def select(text: str, entries: Iterable[Declaration]) -> FrozenSet[str]:
-    """The names of the selected patches. Seams always run and are not selected.
+    """The names of the selected patches, and of those that they need and that are not left out.
+    Seams always run and are not selected.
 
     Args:
         text: `all`, `none`, groups and names, comma separated; `-name` leaves a group or a patch
@@ -37,7 +38,9 @@ def select(text: str, entries: Iterable[Declaration]) -> FrozenSet[str]:
             chosen |= _lookup(word, plus, entries)
     if all(word.startswith('-') for word in words):
         chosen = everything
-    return frozenset(chosen - left_out)
+    chosen -= left_out
+    needed = {name for patch in patches if patch.name in chosen for name in patch.needs}
+    return frozenset(chosen | (needed - left_out))
 
 
 def without(text: str, name: str) -> str:
