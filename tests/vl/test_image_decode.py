@@ -1,6 +1,7 @@
 """The right pixels of every kind of file, and an error for every file that lacks some."""
 import io
 import sys
+import time
 from types import SimpleNamespace
 
 import cv2
@@ -253,6 +254,25 @@ def test_a_progressive_jpeg_that_ends_between_two_scans_is_damaged():
     for end in (scan, tables):
         with pytest.raises(DamagedImage, match='cut off'):
             pixels(data[:end])
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused_at_once():
+    """Each takes a few bytes, and as long as the whole picture to decode."""
+    data = encoded(np.full((2000, 2000, 3), 99, np.uint8), 'JPEG', progressive=True)
+    scan = data[data.rindex(b'\xff\xda'):-2]
+    start = time.monotonic()
+    comment = b'\xff\xfe\x00\x04\xff\xd9'
+    for more in (scan, comment + scan, comment, comment * 20 + scan):
+        for tail in (b'\xff\xd9', b''):
+            with pytest.raises(UnreadableImage, match='more than 100 scans'):
+                pixels(data[:-2] + 2000 * (more + scan) + tail)
+    assert time.monotonic() - start < 2
+
+
+def test_a_film_behind_a_jpeg_is_not_looked_at():
+    data = jpeg(40, 30)
+    np.testing.assert_array_equal(pixels(data + 1000 * b'film \xff\xda\x00\x08'),
+                                  pillow_rgb(data))
 
 
 def test_a_jpeg_that_ends_before_a_restart_marker_is_damaged():

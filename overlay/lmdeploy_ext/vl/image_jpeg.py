@@ -8,14 +8,21 @@ import re
 import struct
 from typing import Iterator, List, Optional, Tuple
 
-from .image_errors import DamagedImage
+from .image_errors import DamagedImage, UnreadableImage
 from .image_pillow import DECODE_ERRORS, open_image, strict_decoding
 
 _END = b'\xff\xd9'
+_SCAN = b'\xff\xda'
 _START_OF_SCAN = 0xDA
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_PAYLOAD = frozenset((0x00, 0x01, *range(0xD0, 0xDA)))
 _COEFFICIENTS = 64
+# A decoder goes over all of the picture for each scan, of which a file may hold thousands in a few
+# kilobytes ("Two Issues with the JPEG Standard", libjpeg-turbo). Encoders write about ten.
+_MAX_SCANS = 100
+_MAX_MARKERS = 10 * _MAX_SCANS
+# Inside the pixel data a 0xff is followed by 0x00 or a restart marker.
+_MARKER = re.compile(b'\xff([^\x00\x01\xff\xd0-\xd7])')
 _RESTARTS = 8
 # A decoder that is still waiting for data reads other codes out of each, hence other pixels.
 _FILLERS = (bytes(64), b'\xfe\x55' * 32)
@@ -26,8 +33,12 @@ def completed(data: bytes) -> bytes:
 
     Raises:
         DamagedImage: the file is cut off.
+        UnreadableImage: it has so many scans that it would take minutes or hours to decode.
     """
     scans = _first_scan(data)
+    if scans is not None and _too_many(data, scans):
+        raise UnreadableImage(f'the JPEG file has more than {_MAX_SCANS} scans; expected no more; '
+                              'save it anew')
     if scans is not None and (data.endswith(_END) or data.find(_END, scans) >= 0):
         return data
     if scans is None or not _every_coefficient(data, scans) or not _every_pixel(data):
@@ -59,6 +70,25 @@ def _first_scan(data: bytes) -> Optional[int]:
     return next((at for marker, at in _segments(data) if marker == _START_OF_SCAN), None)
 
 
+def _too_many(data: bytes, scans: int) -> bool:
+    """Whether there are more than _MAX_SCANS scans before the end marker.
+
+    Behind it anything may stand: a phone's film of megabytes, for instance.
+    """
+    if data.count(_SCAN, scans - 4) <= _MAX_SCANS:
+        return False
+    count, at = 0, scans - 4
+    for _ in range(_MAX_MARKERS):
+        match = _MARKER.search(data, at)
+        if match is None or match[0] == _END or match.end() + 2 > len(data):
+            return False
+        count += match[0] == _SCAN
+        if count > _MAX_SCANS:
+            return True
+        at = match.end() + struct.unpack_from('>H', data, match.end())[0]
+    return True
+
+
 def _components(data: bytes) -> List[int]:
     """The ids of the frame's components."""
     for marker, at in _segments(data):
@@ -76,8 +106,7 @@ def _every_coefficient(data: bytes, scans: int) -> bool:
     missing = {(component, k) for component in _components(data) for k in range(_COEFFICIENTS)}
     if not missing:
         return False
-    # inside the pixel data a 0xff is followed by 0x00 or a restart marker
-    for match in re.finditer(b'\xff\xda', memoryview(data)[scans - 4:]):
+    for match in re.finditer(_SCAN, memoryview(data)[scans - 4:]):
         header = data[scans + match.start():scans + match.start() + 12]
         count = header[0] if header else 0
         if len(header) < 1 + 2 * count + 3:
@@ -106,7 +135,7 @@ def _continued(data: bytes, filler: bytes) -> bytes:
     """The file with `filler` behind it, and again behind the restart marker that would be next."""
     # a last 0xff is half a marker, or half of a code: left out, it is missed where it was one
     data = data.rstrip(b'\xff')
-    scan = data[data.rindex(b'\xff\xda'):]
+    scan = data[data.rindex(_SCAN):]
     restarts = re.findall(b'\xff([\xd0-\xd7])', scan)
     number = (restarts[-1][0] + 1) % _RESTARTS if restarts else 0
     return data + filler + bytes([0xFF, 0xD0 + number]) + filler + _END
