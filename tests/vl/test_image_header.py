@@ -1,10 +1,11 @@
 """Sizes, formats and limits, known before any pixel is decoded."""
 import struct
+import time
 
 import pytest
 from PIL import Image
 
-from lmdeploy_ext.vl.image_errors import DamagedImage, ImageTooLarge, NotAnImage
+from lmdeploy_ext.vl.image_errors import DamagedImage, ImageTooLarge, NotAnImage, UnreadableImage
 from lmdeploy_ext.vl.image_header import read_header
 from lmdeploy_ext.vl.image_limits import ImageLimits
 from lmdeploy_ext.vl.image_rules import PixelRules
@@ -112,3 +113,23 @@ def test_a_gif_screen_of_four_gigapixels_is_refused():
     data[6:10] = struct.pack('<HH', 65_535, 65_535)
     with pytest.raises(ImageTooLarge, match='65535x65535'):
         header(bytes(data))
+
+
+def test_a_gif_of_endless_comments_is_refused_at_once():
+    """Pillow would join their pieces for minutes."""
+    data = encoded(Image.fromarray(picture(40, 30)).convert('P'), 'GIF')
+    table = data.index(b',')
+    many, long = 500_000 * b'\x21\xfe\0', b'\x21\xfe' + 20_000 * (b'\xff' + 255 * b'c') + b'\0'
+    start = time.monotonic()
+    for comments in (many, long):
+        for file in (data[:table] + comments + data[table:], data[:-1] + comments + data[-1:],
+                     data[:-1] + comments):
+            with pytest.raises(UnreadableImage, match='comments of more than 4096 pieces'):
+                header(file)
+    assert time.monotonic() - start < 5
+
+
+def test_a_gif_with_comments_and_frames_is_read():
+    data = encoded(Image.fromarray(picture(40, 30)).convert('P'), 'GIF', comment=b'c' * 9000)
+    assert header(data).width == 40
+    assert header(animated('GIF')).animated
