@@ -14,6 +14,8 @@ from lmdeploy_ext.classify.files import FolderSource
 from lmdeploy_ext.classify.item import Item
 from lmdeploy_ext.classify.result_file import ResultFile, read_rows
 from lmdeploy_ext.classify.runner import RunSettings, run
+from lmdeploy_ext.vl.image_limits import ImageLimits
+from tests.vl.image_server import serving
 
 from .fakes import IDENTITY, YES_NO, FakeEngine, jpeg, without_times, write_images
 
@@ -156,6 +158,22 @@ def test_an_unreadable_image_is_an_error_row_and_never_asked(tmp_path):
     assert (tally.rows, tally.errors) == (5, 3)
     assert all(row.label is None and row.probabilities is None and row.text is None
                for row in read_rows(tmp_path / 'out.jsonl') if row.error)
+
+
+def test_a_server_that_never_answers_holds_up_no_other_image(tmp_path):
+    """Also where one thread decodes: fetching is not its work."""
+    write_images(tmp_path / 'in', 3)
+    with serving({'/silent.jpg': lambda handler: handler.server.stopping.wait(20)}) as server:
+        items = [Item(str(number), server.url('/silent.jpg')) for number in range(3)]
+        items += list(FolderSource(tmp_path / 'in'))
+        finished = {}
+        limits = ImageLimits(url_seconds=1.0, private_addresses=True)
+        classify(ListSource(items), tmp_path / 'out.jsonl', FakeEngine(concurrency=6),
+                 RunSettings(prompt='?', limits=limits, decoders=1),
+                 lambda completion: finished.update({completion.row.id: completion}))
+    seconds = {name: done.finished - done.started for name, done in finished.items()}
+    assert all(seconds.pop(str(number)) >= 1 for number in range(3))
+    assert len(seconds) == 3 and all(each < 0.5 for each in seconds.values())
 
 
 def test_an_answer_that_takes_too_long_is_an_error_row(tmp_path):

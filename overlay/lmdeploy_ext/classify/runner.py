@@ -14,7 +14,7 @@ from lmdeploy_ext.config import Settings
 from lmdeploy_ext.vl.image_errors import UnreadableImage
 from lmdeploy_ext.vl.image_limits import ImageLimits
 from lmdeploy_ext.vl.image_settings import ImageSettings
-from lmdeploy_ext.vl.image_source import read
+from lmdeploy_ext.vl.image_source import is_remote, read
 
 from .answer_cache import VerdictCache, content_key
 from .decode import open_picture
@@ -32,6 +32,8 @@ _LOGGER = logging.getLogger('lmdeploy_ext')
 # images as this, times the concurrency, may be ahead of it; finished ones wait as rows, which are
 # small.
 _LOOK_AHEAD = 4
+# Fetching waits for the network and needs no core; a slow server must not hold up what has come.
+_FETCHERS = 16
 _BLOCK = 64  # items that are read from the source at once
 
 
@@ -94,8 +96,10 @@ def run(source: Source,
         KeyboardInterrupt: Ctrl-C; likewise.
     """
     workers = settings.decoders or min(8, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers, 'decode') as pool, closing(VerdictCache()) as cache:
-        desk = _Desk(engine, labels, settings, cache, pool)
+    with ThreadPoolExecutor(workers, 'decode') as pool, \
+            ThreadPoolExecutor(_FETCHERS, 'fetch') as fetchers, \
+            closing(VerdictCache()) as cache:
+        desk = _Desk(engine, labels, settings, cache, pool, fetchers)
         engine.loop.run(_drive(source, desk, result, on_completion))
 
 
@@ -138,14 +142,14 @@ class _Desk:
     """
 
     def __init__(self, engine: Engine, labels: Labels, settings: RunSettings, cache: VerdictCache,
-                 pool: ThreadPoolExecutor) -> None:
+                 pool: ThreadPoolExecutor, fetchers: ThreadPoolExecutor) -> None:
         self.room = _LOOK_AHEAD * engine.concurrency
         self._engine = engine
         self._labels = labels
         self._settings = settings
         self._cache = cache
         self._limits = settings.limits or ImageSettings.of(Settings.from_env()).limits
-        self._pool = pool
+        self._pool, self._fetchers = pool, fetchers
         self._admission = asyncio.Semaphore(engine.concurrency)
 
     async def complete(self, item: Item) -> Completion:
@@ -173,7 +177,9 @@ class _Desk:
         return Completion(row, started, finished, reused)
 
     async def _classify(self, item: Item) -> Tuple[Verdict, bool]:
-        data = await self.in_thread(read, item.image, self._limits)
+        pool = self._fetchers if is_remote(item.image) else self._pool
+        data = await asyncio.get_running_loop().run_in_executor(pool, read, item.image,
+                                                                self._limits)
         key = content_key(data, item)
         return await self._cache.get(key, lambda: self._ask(item, data))
 
