@@ -129,6 +129,16 @@ def test_a_gif_of_endless_comments_is_refused_at_once():
     assert time.monotonic() - start < 5
 
 
+def test_a_jpeg_of_endless_exif_data_is_refused_at_once():
+    """Likewise."""
+    data = jpeg(40, 30)
+    piece = b'\xff\xe1\0\x10Exif\0\0MM\0*\0\0\0\x08'
+    start = time.monotonic()
+    with pytest.raises(UnreadableImage, match='200000 pieces of EXIF data'):
+        header(data[:2] + 200_000 * piece + data[2:])
+    assert time.monotonic() - start < 1
+
+
 def test_a_gif_with_comments_and_frames_is_read():
     data = encoded(Image.fromarray(picture(40, 30)).convert('P'), 'GIF', comment=b'c' * 9000)
     assert header(data).width == 40

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 from PIL import ExifTags, Image, ImageFile
 
-from . import image_png
+from . import image_gif, image_jpeg, image_png
 from .image_limits import ImageLimits
 from .image_pillow import DECODE_ERRORS, has_transparency, open_image
 from .image_rules import PixelRules
@@ -52,7 +52,12 @@ def read_header(data: bytes, limits: ImageLimits, rules: PixelRules) -> ImageHea
     Raises:
         NotAnImage, DamagedImage: see `open_image`.
         ImageTooLarge: more pixels or a longer side than the limits allow.
+        UnreadableImage: it would take minutes to read the header.
     """
+    if data.startswith(b'GIF8'):
+        image_gif.check_comments(data)
+    elif data.startswith(b'\xff\xd8'):
+        image_jpeg.check_exif(data)
     with open_image(data) as image:
         width, height = image.size
         limits.check_size(width, height)

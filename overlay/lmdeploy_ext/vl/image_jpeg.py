@@ -17,6 +17,7 @@ _START_OF_SCAN = 0xDA
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_PAYLOAD = frozenset((0x00, 0x01, *range(0xD0, 0xDA)))
 _COEFFICIENTS = 64
+_MAX_EXIF_PIECES = 100
 # A decoder goes over all of the picture for each scan, of which a file may hold thousands in a few
 # kilobytes ("Two Issues with the JPEG Standard", libjpeg-turbo). Encoders write about ten.
 _MAX_SCANS = 100
@@ -26,6 +27,15 @@ _MARKER = re.compile(b'\xff([^\x00\x01\xff\xd0-\xd7])')
 _RESTARTS = 8
 # A decoder that is still waiting for data reads other codes out of each, hence other pixels.
 _FILLERS = (bytes(64), b'\xfe\x55' * 32)
+
+
+def check_exif(data: bytes) -> None:
+    """Raises UnreadableImage where the EXIF data is in so many pieces, of which there should be
+    one, that Pillow, which joins them one by one, would take minutes for it."""
+    pieces = data.count(b'Exif\0\0')
+    if pieces > _MAX_EXIF_PIECES:
+        raise UnreadableImage(f'the JPEG file has {pieces} pieces of EXIF data; expected '
+                              f'{_MAX_EXIF_PIECES} at most; save it anew')
 
 
 def completed(data: bytes) -> bytes:

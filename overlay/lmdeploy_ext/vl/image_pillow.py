@@ -10,7 +10,6 @@ from typing import Callable
 import numpy as np
 from PIL import Image, ImageFile
 
-from . import image_gif
 from .image_errors import DamagedImage, NotAnImage, UnreadableImage
 from .image_rules import PixelRules
 
@@ -41,14 +40,11 @@ def open_image(data: bytes) -> ImageFile.ImageFile:
     Raises:
         NotAnImage: the data has the signature of no format in FORMATS.
         DamagedImage: it has one, but no header that can be read.
-        UnreadableImage: it would take minutes to read the header.
     """
     prefix = data[:_PREFIX].ljust(_PREFIX, b'\0')
     for name in FORMATS:
         factory, accept = Image.OPEN[name]
         if accept(prefix) is True:
-            if name == 'GIF':
-                image_gif.check_comments(data)
             try:
                 return factory(io.BytesIO(data), '')
             except DECODE_ERRORS as error:
