@@ -203,6 +203,21 @@ def test_a_server_that_never_answers_takes_no_place_from_others(make, web):
     asyncio.run(run())
 
 
+def test_servers_that_never_answer_keep_nobody_from_fetching(make, web):
+    loader = make(places=1, private_addresses=True, url_seconds=1.0)
+
+    async def run():
+        silent = [asyncio.create_task(loader.load([f'{web}/silent'], [{}])) for _ in range(40)]
+        await asyncio.sleep(0.05)
+        image, = await asyncio.wait_for(loader.load([f'{web}/a.png'], [{}]), 5)
+        assert not any(task.done() for task in silent)
+        image.release()
+        told = await asyncio.gather(*silent, return_exceptions=True)
+        assert all(isinstance(each, UnreadableImage) for each in told)
+
+    asyncio.run(run())
+
+
 def test_nothing_of_it_runs_on_the_event_loop(make, monkeypatch):
     threads = set()
 

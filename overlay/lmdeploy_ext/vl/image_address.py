@@ -13,7 +13,7 @@ from typing import List, Union
 from .image_errors import AddressRefused, ImageNotFetched
 
 # A look-up cannot be interrupted: it goes on here when its image's time is over.
-_LOOKUPS = ThreadPoolExecutor(max_workers=8, thread_name_prefix='image-dns')
+_LOOKUPS = ThreadPoolExecutor(max_workers=64, thread_name_prefix='image-dns')
 # IPv6 addresses of gateways that lead to the IPv4 address in their last 32 bits (RFC 6052)
 _NAT64 = ipaddress.ip_network('64:ff9b::/96')
 # What `ipaddress` takes for public, at least in some releases of Python, and is not: IANA's

@@ -9,8 +9,9 @@ import cv2
 from lmdeploy_ext.vl.admission import Admission
 
 _MIN_IN_FLIGHT, _IN_FLIGHT_PER_WORKER = 64, 8
-# Fetching waits for the network and needs no core; a slow server must not keep cores idle.
-_FETCHERS = 16
+# Fetching waits for the network and needs no core; a slow server must neither keep cores idle nor,
+# named by a few requests, those out that fetch from others. Threads are made when they are needed.
+_FETCHERS = 64
 
 
 class ImageWorkers:
