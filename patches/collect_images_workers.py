@@ -19,4 +19,5 @@ def collect_with_loader(original):
         images = await loader.load(references, options)
         return [[image, option] for image, option in zip(images, options)]
 
+    async_collect_pil_images.uses_loader = True
     return async_collect_pil_images

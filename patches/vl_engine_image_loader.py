@@ -26,8 +26,10 @@ def give_image_loader(original):
     def __init__(self, model_path, **kwargs):
         original(self, model_path, **kwargs)
         vision = self.vl_encoder.model
-        # not where internvl_forward_tiles is off
-        if getattr(vision.forward, 'takes_tiles', False):
-            self.vl_prompt_template.image_loader = loader_of(vision)
+        template = self.vl_prompt_template
+        # not where internvl_forward_tiles or collect_images_workers is off
+        if getattr(vision.forward, 'takes_tiles', False) and getattr(
+                template.async_collect_pil_images, 'uses_loader', False):
+            template.image_loader = loader_of(vision)
 
     return __init__

@@ -19,7 +19,8 @@ if __name__ == '__main__':
     pipe = pipeline(folder, PytorchEngineConfig(device_type='cpu'))
     config = GenerationConfig(max_new_tokens=1)
     told = {}
-    for name, image in dict(path=good, pil=Image.open(good), bad=bad).items():
+    for name, image in dict(path=good, pil=Image.open(good), bad=bad,
+                             data=open(good, 'rb').read()).items():
         try:
             told[name] = pipe(('?', image), gen_config=config).input_token_len
         except ValueError as error:
@@ -61,6 +62,10 @@ def test_groups_alone(told):
     assert fast['path'] == fast['pil'] < stock['pil'] and 'cut off' in fast['bad']
     # upstream's stream would hang at the error that the loader raises
     assert 'cut off' in fast['stream'] and 'cut off' in right['stream'] and 'stream' not in stock
+    assert fast['data'] == fast['path']
     # one of the patches that work together is left out: slower, but right
     most = told('all,-internvl_forward_tiles')
     assert most['path'] == most['pil'] == stock['pil'] and 'cut off' in most['bad']
+    # without it bytes would get to upstream's load_image, and be answered as a black image
+    rest = told('cpu,speed,best_match_model_internvl,-collect_images_workers')
+    assert rest['path'] == rest['pil'] and 'should be a str' in rest['data'] == stock['data']
