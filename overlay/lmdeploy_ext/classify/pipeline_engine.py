@@ -17,7 +17,7 @@ from .tokenizer import chat_template_config
 
 BACKENDS = ('auto', 'pytorch', 'turbomind')
 DEVICES = ('auto', 'cpu', 'cuda')
-_LOADER_PATCH = 'vl_engine_image_loader'
+_TILES_PATCH = 'internvl_forward_tiles'
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class _Collected:
 def _tiles_in_force() -> Union[str, Dict[str, Any]]:
     """What decides an image's tiles in this process: settings, or upstream alone."""
     states = {row['name']: row['state'] for row in patching.status()}
-    if states[_LOADER_PATCH] not in ('ready', 'applied'):
+    if states[_TILES_PATCH] not in ('ready', 'applied'):
         return 'upstream'
     return ImageSettings.of(Settings.from_env()).what_decides_tiles()
 
