@@ -61,7 +61,7 @@ def test_what_decides_tiles_differs_where_tiles_do():
     plain = told()
     assert plain['kind'] == 'native' and plain['pixels'] == 'fast'
     for name, value in [('TILES', 'stock'), ('MAX_SHRINK', '2'), ('MAX_TILES', '3'),
-                        ('PIXELS', 'upstream'), ('TILE_FIT', 'stretch')]:
+                        ('PIXELS', 'upstream'), ('TILE_FIT', 'pad')]:
         assert told(**{name: value}) != plain
     assert told(IMAGE_WORKERS='3', IMAGE_URL_SECONDS='1') == plain
 

@@ -57,7 +57,10 @@ def test_every_id_of_the_head_can_be_written(folder):
 
 
 @torch.no_grad()
-def test_vision_tower_as_upstream_builds_and_calls_it(folder):
+def test_vision_tower_as_upstream_builds_and_calls_it(folder, monkeypatch):
+    # where patches apply in this process, they keep to upstream's tiles and pixels here
+    monkeypatch.setenv('LMDEPLOY_EXT_TILES', 'stock')
+    monkeypatch.setenv('LMDEPLOY_EXT_PIXELS', 'upstream')
     from lmdeploy.archs import get_model_arch
     from lmdeploy.vl.model.internvl import InternVLVisionModel
 
