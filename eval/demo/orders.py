@@ -3,10 +3,11 @@
 The sorts differ in what decides the answer. `bedroom` and `shared` are ordinary rooms seen from
 near. `hall` has rows of things of a bed's size, where a pillow tells a bed from a bench;
 `bunkroom` has bunk beds and racks, where a ladder tells one from the other. In the last two the
-deciding detail has a size in *pixels of the picture*, the same for a small and a large picture: a
-large picture shows a larger hall. So nothing is lost at native size, and much where a large
-picture is squeezed. The ordinary rooms are mostly plain cases: one bed, or a dormitory. In halls
-two beds and three are the most frequent counts, so that each bed has to be made out.
+deciding detail has a size in *pixels of the picture* that does not grow with the picture (in the
+largest it is smaller): a large picture shows a larger hall. So nothing is lost at native size, and
+much where a large picture is squeezed. The ordinary rooms are mostly plain cases: one bed, or a
+dormitory. In halls two beds and three are the most frequent counts, so that each bed has to be
+made out.
 """
 from dataclasses import dataclass
 
