@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lmdeploy_ext.classify import result_reader
 from lmdeploy_ext.classify.errors import OutputError
 from lmdeploy_ext.classify.result_file import ResultFile, read_header, read_rows
+from lmdeploy_ext.classify.result_reader import scan_header
 from lmdeploy_ext.classify.row import Row
 
 from .fakes import IDENTITY, row
@@ -89,6 +91,23 @@ def test_what_is_there_is_not_touched_before_the_run_begins(tmp_path):
         ResultFile(path, IDENTITY, **options).close()
         assert path.read_bytes() == before
     assert [each.id for each in read_rows(path)] == ['a', 'b']
+
+
+def test_a_header_that_is_completed_while_it_is_read_has_no_rows_yet(tmp_path, monkeypatch):
+    path = tmp_path / 'rows.jsonl'
+    write(path, [row('a')])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:10])
+
+    def scan_then_complete(*args):
+        found = scan_header(*args)
+        path.write_bytes(whole)
+        return found
+
+    monkeypatch.setattr(result_reader, 'scan_header', scan_then_complete)
+    assert list(read_rows(path)) == []
+    monkeypatch.undo()
+    assert [each.id for each in read_rows(path)] == ['a']
 
 
 def test_a_file_of_a_run_that_never_began_does_not_stay(tmp_path):

@@ -23,13 +23,15 @@ def read_header(path: Path) -> Dict[str, Any]:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a result file, one at a time; a half-written last one is left out.
+    """The rows of a result file, one at a time; a half-written last line is left out.
 
     Raises:
         OutputError: it cannot be read, is no result file, or a line is damaged.
     """
     with open_result(path) as file:
-        _, end = scan_header(path, file)
+        header, end = scan_header(path, file)
+        if header is None:
+            return
         for row, _ in scan_rows(path, file, end):
             yield row
 
