@@ -48,3 +48,30 @@ def run(backend: VisionBackend, tiles: torch.Tensor) -> torch.Tensor:
                            device=backend.device)
     backend.encode(tiles, [features])
     return features
+
+
+def check(backend: VisionBackend, tiles: torch.Tensor, out: Sequence[torch.Tensor]):
+    """Raise ValueError unless a call of `encode` is what its backend takes. Nothing is waited for.
+    """
+    side, most = backend.side, backend.max_tiles
+    if (tiles.dtype != torch.uint8 or tiles.device != backend.device
+            or tiles.shape[1:] != (side, side, 3)):
+        raise ValueError(f'tiles are {tiles.dtype} {list(tiles.shape)} on {tiles.device}; '
+                         f'expected torch.uint8 [n, {side}, {side}, 3] on {backend.device}')
+    if not 1 <= len(tiles) <= most:
+        raise ValueError(f'{len(tiles)} tiles in one call; expected 1 to {most}, cut them into '
+                         'calls of at most so many')
+    row = (backend.tokens, backend.hidden)
+    for part in out:
+        if part.shape[1:] != row or not part.is_floating_point():
+            raise ValueError(f'out has a tensor {part.dtype} {list(part.shape)}; '
+                             f'expected a floating dtype and [tiles, {row[0]}, {row[1]}]')
+    if sum(len(part) for part in out) != len(tiles):
+        raise ValueError(f'out is for {[len(part) for part in out]} tiles, but {len(tiles)} were '
+                         'given; each tile needs its place')
+
+
+def fill(out: Sequence[torch.Tensor], features: torch.Tensor):
+    """Copy features [n, tokens, hidden] into the tensors of `out`, in order."""
+    for part, found in zip(out, features.split([len(part) for part in out])):
+        part.copy_(found, non_blocking=True)
