@@ -1,17 +1,21 @@
 """From the images of a request to tiles, on the worker threads."""
 import asyncio
-from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from dataclasses import replace
+from functools import partial
+from typing import (Any, Awaitable, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple,
+                    TypeVar, Union)
 
 import numpy as np
 
 from lmdeploy_ext.config import Settings
+from lmdeploy_ext.vision.content_key import content_key
 from lmdeploy_ext.vl.admission import Place
 from lmdeploy_ext.vl.image_decode import decode
-from lmdeploy_ext.vl.image_header import ImageHeader, read_header
+from lmdeploy_ext.vl.image_header import read_header
 from lmdeploy_ext.vl.image_settings import ImageSettings
 from lmdeploy_ext.vl.image_source import is_remote, read
 from lmdeploy_ext.vl.image_workers import ImageWorkers, shared_workers
+from lmdeploy_ext.vl.opened import ImageContent, OpenedImage
 from lmdeploy_ext.vl.prepared import PreparedImage
 from lmdeploy_ext.vl.tile_buffers import TileBuffers
 from lmdeploy_ext.vl.tile_policy import TileModel
@@ -21,24 +25,9 @@ from lmdeploy_ext.vl.tiling import TilePlan, plan_request, requested_tiles
 # Tile buffers that wait for their next image: a hundred images of one or two tiles.
 _IDLE_BUFFER_BYTES = 128 << 20
 
-
-@dataclass(frozen=True)
-class _Opened:
-    """An image whose size is known.
-
-    Attributes:
-        content: encoded, or uint8 RGB [h, w, 3].
-        header: None where the content is pixels.
-    """
-    content: Union[bytes, np.ndarray]
-    header: Optional[ImageHeader]
-
-    @property
-    def size(self) -> Tuple[int, int]:
-        """Width and height in pixels."""
-        if self.header is None:
-            return self.content.shape[1], self.content.shape[0]
-        return self.header.width, self.header.height
+T = TypeVar('T')
+Work = Callable[[Sequence[Any], Sequence[Optional[int]], Sequence[Optional[Place]]],
+                Awaitable[List[T]]]
 
 
 class ImageLoader:
@@ -85,15 +74,41 @@ class ImageLoader:
         Raises:
             UnreadableImage: one of them cannot be used; none is prepared then.
         """
-        limits = [self._limit(option) for option in options]
-        sources = await self._fetch_remote(references)
-        places = await self._workers.admission.enter(len(sources))
+        return await self._in_turn(self._prepare_all, references, options)
+
+    async def open(self, references: Sequence[Any], options: Sequence[Mapping[str, Any]],
+                   keyed: bool = False) -> List[OpenedImage]:
+        """The first half of `load`: read the images of one request, and decide their tiles.
+
+        For whoever may know their features already: each is then cut (`cut`), or released.
+
+        Args:
+            references, options: as for `load`.
+            keyed: whether to compute the keys of their contents.
+
+        Raises:
+            UnreadableImage: one of them cannot be used, as far as its header tells; none holds a
+                place then.
+        """
+        open_all = partial(self._open_all, keyed=keyed)
+        return await self._in_turn(open_all, references, options)
+
+    async def cut(self, opened: OpenedImage) -> PreparedImage:
+        """The second half of `load`, for one image: decode it, and cut it into its tiles.
+
+        The place goes over to what is returned. It is free again at once if this fails or is
+        cancelled.
+
+        Raises:
+            UnreadableImage: its pixels cannot be read.
+        """
+        place = opened.take_place()
         try:
-            # a request of more images than there are places has places for the first of them
-            holders = [*places, *[None] * (len(sources) - len(places))]
-            return await self._prepare_all(sources, limits, holders)
+            prepared, = await _gather(self._workers.pool, self._cut,
+                                      [(opened.source, opened.plan, place)])
+            return prepared
         except BaseException:
-            for place in places:
+            if place is not None:
                 place.free()
             raise
 
@@ -104,9 +119,29 @@ class ImageLoader:
         For images that are already in the vision model's hands.
         """
         pool, limits = self._workers.pool, [self._limit(option) for option in options]
-        opened = list(pool.map(self._open, images))
-        plans = self._plan(opened, limits)
-        return list(pool.map(self._cut, opened, plans))
+        contents = list(pool.map(self._open, images))
+        plans = self._plan(contents, limits)
+        return list(pool.map(self._cut, contents, plans))
+
+    async def _in_turn(self, work: 'Work[T]', references: Sequence[Any],
+                       options: Sequence[Mapping[str, Any]]) -> List[T]:
+        """Work on the images of a request, which gets places for it and keeps those of what is
+        returned.
+
+        Args:
+            work: given what `read` takes, the most tiles and the place of each.
+        """
+        limits = [self._limit(option) for option in options]
+        sources = await self._fetch_remote(references)
+        places = await self._workers.admission.enter(len(sources))
+        try:
+            # a request of more images than there are places has places for the first of them
+            holders = [*places, *[None] * (len(sources) - len(places))]
+            return await work(sources, limits, holders)
+        except BaseException:
+            for place in places:
+                place.free()
+            raise
 
     async def _fetch_remote(self, references: Sequence[Any]) -> List[Any]:
         """The references, remote ones replaced by what their servers sent."""
@@ -121,19 +156,39 @@ class ImageLoader:
 
     async def _prepare_all(self, sources: Sequence[Any], limits: Sequence[Optional[int]],
                            places: Sequence[Optional[Place]]) -> List[PreparedImage]:
+        if self._planned_together(sources):
+            opened = await self._open_all(sources, limits, places)
+            return await _gather(self._workers.pool, self._cut,
+                                 [(image.source, image.plan, image.take_place())
+                                  for image in opened])
+        return await _gather(self._workers.pool, self._prepare_one, zip(sources, limits, places))
+
+    async def _open_all(self, sources: Sequence[Any], limits: Sequence[Optional[int]],
+                        places: Sequence[Optional[Place]],
+                        keyed: bool = False) -> List[OpenedImage]:
         pool = self._workers.pool
-        if self.settings.policy.kind != 'budget' or len(sources) == 1:
-            return await _gather(pool, self._prepare_one, zip(sources, limits, places))
-        # images that share a budget are planned together, once all sizes are known
-        opened = await _gather(pool, self._open, [(source, ) for source in sources])
-        plans, = await _gather(pool, self._plan, [(opened, limits)])
-        return await _gather(pool, self._cut, zip(opened, plans, places))
+        if not self._planned_together(sources):
+            return await _gather(pool, self._open_one, [
+                (*each, keyed) for each in zip(sources, limits, places)])
+        contents = await _gather(pool, self._open, [(source, keyed) for source in sources])
+        plans, = await _gather(pool, self._plan, [(contents, limits)])
+        return [OpenedImage(*each) for each in zip(contents, plans, places)]
+
+    def _planned_together(self, sources: Sequence[Any]) -> bool:
+        """Whether the sizes of all images have to be known before one is planned."""
+        return self.settings.policy.kind == 'budget' and len(sources) > 1
 
     def _prepare_one(self, source: Any, limit: Optional[int],
                      place: Optional[Place]) -> PreparedImage:
-        opened = self._open(source)
-        plan, = self._plan([opened], [limit])
-        return self._cut(opened, plan, place)
+        content = self._open(source)
+        plan, = self._plan([content], [limit])
+        return self._cut(content, plan, place)
+
+    def _open_one(self, source: Any, limit: Optional[int], place: Optional[Place],
+                  keyed: bool) -> OpenedImage:
+        content = self._open(source, keyed)
+        plan, = self._plan([content], [limit])
+        return OpenedImage(content, plan, place)
 
     def _limit(self, options: Mapping[str, Any]) -> Optional[int]:
         requested = requested_tiles(options)
@@ -144,21 +199,23 @@ class ImageLoader:
     def _read(self, reference: Any) -> Union[bytes, np.ndarray]:
         return read(reference, self.settings.limits, self.settings.rules)
 
-    def _open(self, source: Any) -> _Opened:
+    def _open(self, source: Any, keyed: bool = False) -> ImageContent:
         content = self._read(source)
-        if isinstance(content, np.ndarray):
-            return _Opened(content, None)
-        return _Opened(content, read_header(content, self.settings.limits, self.settings.rules))
+        header = None
+        if not isinstance(content, np.ndarray):
+            header = read_header(content, self.settings.limits, self.settings.rules)
+        return ImageContent(content, header, content_key(content) if keyed else None)
 
-    def _plan(self, opened: Sequence[_Opened], limits: Sequence[Optional[int]]) -> List[TilePlan]:
-        return plan_request([image.size for image in opened], self.settings.policy, self._model,
+    def _plan(self, contents: Sequence[ImageContent],
+              limits: Sequence[Optional[int]]) -> List[TilePlan]:
+        return plan_request([image.size for image in contents], self.settings.policy, self._model,
                             limits)
 
-    def _cut(self, opened: _Opened, plan: TilePlan,
+    def _cut(self, source: ImageContent, plan: TilePlan,
              place: Optional[Place] = None) -> PreparedImage:
-        pixels, rules = opened.content, self.settings.rules
-        if opened.header is not None:
-            pixels = decode(pixels, opened.header, rules, at_least=needed(plan))
+        pixels, rules = source.content, self.settings.rules
+        if source.header is not None:
+            pixels = decode(pixels, source.header, rules, at_least=needed(plan))
         buffer = self._buffers.take(plan.tiles)
         cut(pixels, plan, self._model.side, upstream=rules.upstream, out=buffer)
         return PreparedImage(buffer, self._buffers, place)
