@@ -204,6 +204,10 @@ class ImageLoader:
         header = None
         if not isinstance(content, np.ndarray):
             header = read_header(content, self.settings.limits, self.settings.rules)
+        elif keyed:
+            # the caller's own array, perhaps: written to between key and cut, it would have its
+            # features known under the key of what it was
+            content = content.copy()
         return ImageContent(content, header, content_key(content) if keyed else None)
 
     def _plan(self, contents: Sequence[ImageContent],
