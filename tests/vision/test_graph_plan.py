@@ -1,6 +1,6 @@
 """How batches are cut for CUDA graphs: numbers only."""
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmdeploy_ext.vision.graph_plan import Costs, Plans, Slice, next_bucket
@@ -16,6 +16,7 @@ costs = st.builds(Costs, graphs=st.dictionaries(sizes, seconds, max_size=5),
                   eager=st.dictionaries(sizes, seconds, min_size=1, max_size=4))
 
 
+@settings(deadline=None)
 @given(costs, sizes)
 def test_slices_cover_the_batch_exactly_and_only_the_last_graph_is_padded(measured, tiles):
     slices = Plans(measured, MOST).plan(tiles)
@@ -26,6 +27,7 @@ def test_slices_cover_the_batch_exactly_and_only_the_last_graph_is_padded(measur
     assert not any(part.padding for part in slices[:-1])
 
 
+@settings(deadline=None)
 @given(costs, sizes)
 def test_the_plan_is_never_slower_than_a_single_graph_or_none(measured, tiles):
     plans = Plans(measured, MOST)
@@ -35,6 +37,7 @@ def test_the_plan_is_never_slower_than_a_single_graph_or_none(measured, tiles):
             assert plans.seconds(tiles) <= taken
 
 
+@settings(deadline=None)
 @given(costs, sizes)
 def test_the_plan_takes_what_it_says(measured, tiles):
     plans = Plans(measured, MOST)
@@ -44,6 +47,7 @@ def test_the_plan_takes_what_it_says(measured, tiles):
     assert plans.seconds(tiles) == pytest.approx(taken)
 
 
+@settings(deadline=None)
 @given(costs, st.data())
 def test_a_slower_graph_never_makes_a_batch_faster_and_a_new_one_never_slower(measured, data):
     tiles, bucket, taken = data.draw(sizes), data.draw(sizes), data.draw(seconds)
@@ -56,6 +60,7 @@ def test_a_slower_graph_never_makes_a_batch_faster_and_a_new_one_never_slower(me
         assert after <= before
 
 
+@settings(deadline=None)
 @given(costs, sizes, st.floats(1, 10))
 def test_slower_eager_runs_never_make_a_batch_faster(measured, tiles, factor):
     slower = Costs(measured.graphs, {size: factor * taken

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmdeploy_ext.vision.backend import run
@@ -117,6 +117,7 @@ def test_the_largest_is_captured_first_and_before_any_batch():
     assert figures.limit_bytes == 1024 * MIB and figures.capture_seconds > 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=12), st.booleans(), st.data())
 def test_every_tile_gets_its_own_features_in_order(batches, lazily, data):
     backend, runner, _ = pool(lazily=lazily, fails=data.draw(st.sets(st.sampled_from((1, 2, 4)))))

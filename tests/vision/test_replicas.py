@@ -3,7 +3,7 @@ import threading
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmdeploy_ext.vision.backend import VisionBackend, check, fill, run
@@ -44,6 +44,7 @@ def expected(tiles):
     return run(Named(len(tiles)), tiles)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.data())
 def test_every_tile_gets_its_own_features_in_order(limits, data):
     replicas = [Named(limit) for limit in limits]
@@ -58,6 +59,7 @@ def test_every_tile_gets_its_own_features_in_order(limits, data):
         assert torch.equal(torch.cat(out), expected(tiles))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.data())
 def test_a_deal_is_whole_within_limits_and_as_equal_as_they_allow(limits, data):
     tiles = data.draw(st.integers(1, sum(limits)))

@@ -91,8 +91,10 @@ class CudaGraphRunner:
     def capture(self, bucket: int) -> CapturedGraph:
         """See `GraphRunner`. The host waits for the device, which is idle meanwhile.
 
-        In the mode `thread_local` other threads, such as TurboMind's, may allocate and wait for
-        the device during the capture, which in the default mode fails for them and for us.
+        In the mode `thread_local` other threads, such as TurboMind's, may allocate, launch and
+        wait for streams of theirs meanwhile; in the default mode that fails, for them and for us.
+        Nobody can wait for the whole device during a capture: one at the start, before
+        there is an engine, meets no such thread.
         """
         graph = torch.cuda.CUDAGraph()
         try:
