@@ -25,11 +25,15 @@ def give_image_loader(original):
 
     def __init__(self, model_path, **kwargs):
         original(self, model_path, **kwargs)
-        vision = self.vl_encoder.model
-        template = self.vl_prompt_template
-        # not where internvl_forward_tiles or collect_images_workers is off
-        if getattr(vision.forward, 'takes_tiles', False) and getattr(
-                template.async_collect_pil_images, 'uses_loader', False):
+        vision, template = self.vl_encoder.model, self.vl_prompt_template
+        if not getattr(template.async_collect_pil_images, 'uses_loader', False):
+            return  # collect_images_workers is off
+        # image_encoder_service reads images itself; where it is off, internvl_forward_tiles takes
+        # what the loader has prepared
+        service = getattr(self.vl_encoder, 'service', None)
+        if service is not None:
+            template.image_loader = service
+        elif getattr(vision.forward, 'takes_tiles', False):
             template.image_loader = loader_of(vision)
 
     return __init__

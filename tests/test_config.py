@@ -76,6 +76,11 @@ def test_what_decides_tiles_differs_where_tiles_do():
     ('MAX_SHRINK', '0.5', 'is less than 1'),
     ('THUMBNAIL_FROM', '1', 'is less than 2'),
     ('IMAGE_MAX_BYTES', '64MB', 'is not a positive int'),
+    ('VISION', 'fast', 'is not auto, eager, graphs, compile, upstream or off'),
+    ('VISION_DTYPE', 'half', 'is not float16, bfloat16 or float32'),
+    ('VISION_GRAPHS', '1-', 'is not a range like 1-8 or a list like 1,2,4'),
+    ('VISION_GRAPHS', '0,1', 'is not a range like 1-8 or a list like 1,2,4'),
+    ('FEATURE_CACHE_MB', '-1', 'is not a whole number'),
 ])
 def test_a_setting_of_images_that_cannot_be_used_is_refused(name, value, said):
     with pytest.raises(SettingError) as caught:
@@ -83,3 +88,16 @@ def test_a_setting_of_images_that_cannot_be_used_is_refused(name, value, said):
     message = str(caught.value)
     assert message.startswith(f'LMDEPLOY_EXT_{name}={value!r} {said}')
     assert message.endswith('or unset it for the default') and '\n' not in message
+
+
+def test_settings_of_the_vision_encoder_are_read():
+    env = {'VISION': 'graphs', 'VISION_DTYPE': 'bfloat16', 'VISION_BATCH_TILES': '32',
+           'VISION_GRAPHS': '4,1,2,2', 'VISION_GRAPHS_LAZY': '1', 'FEATURE_CACHE_MB': '0'}
+    found = Settings.from_env({f'LMDEPLOY_EXT_{name}': env[name] for name in env})
+    assert (found.vision, found.vision_dtype, found.vision_batch_tiles) == ('graphs', 'bfloat16',
+                                                                           32)
+    assert found.vision_graphs == (1, 2, 4) and found.vision_graphs_lazy
+    assert found.feature_cache_mb == 0 and found.feature_cache_host_mb is None
+    assert Settings.from_env({'LMDEPLOY_EXT_VISION_GRAPHS': '2-4'}).vision_graphs == (2, 3, 4)
+    with pytest.raises(SettingError, match='smaller size first'):
+        Settings.from_env({'LMDEPLOY_EXT_VISION_GRAPHS': '4-2'})

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 PREFIX = 'LMDEPLOY_EXT_'
 
@@ -39,6 +39,13 @@ class Settings:
             cores that this process may use.
         images_in_flight: `LMDEPLOY_EXT_IMAGES_IN_FLIGHT`, images at most that are being prepared,
             or are ready and wait for the vision model. Without it: 8 for each worker, at least 64.
+        vision, vision_dtype, vision_batch_tiles, vision_graphs, vision_graphs_mb,
+        vision_graphs_lazy, vision_replicas, vision_log_seconds: `LMDEPLOY_EXT_VISION…`, how tiles
+            are encoded; see `vision.settings.VisionSettings`, whose defaults hold.
+        feature_cache_mb, feature_cache_seconds, feature_cache_host_mb:
+            `LMDEPLOY_EXT_FEATURE_CACHE_…`, features of images that are kept, MiB and seconds.
+        features_gpu_mb: `LMDEPLOY_EXT_FEATURES_GPU_MB`, MiB of features that wait for the language
+            model on the GPU at most; more of them wait in host memory.
     """
     patches: str = 'all'
     cpu_kv_gb: Optional[float] = None
@@ -57,6 +64,18 @@ class Settings:
     image_other_hosts: bool = False
     image_workers: Optional[int] = None
     images_in_flight: Optional[int] = None
+    vision: str = 'auto'
+    vision_dtype: Optional[str] = None
+    vision_batch_tiles: Optional[int] = None
+    vision_graphs: Optional[Tuple[int, ...]] = None
+    vision_graphs_mb: Optional[int] = None
+    vision_graphs_lazy: bool = False
+    vision_replicas: Optional[int] = None
+    vision_log_seconds: Optional[float] = None
+    feature_cache_mb: Optional[int] = None
+    feature_cache_seconds: Optional[float] = None
+    feature_cache_host_mb: Optional[int] = None
+    features_gpu_mb: Optional[int] = None
 
     @classmethod
     def from_env(cls, env: Optional[Mapping[str, str]] = None) -> 'Settings':
@@ -66,7 +85,8 @@ class Settings:
                    cpu_kv_gb=_positive(env, 'CPU_KV_GB', float),
                    cpu_threads=_positive(env, 'CPU_THREADS', int),
                    **_tile_settings(env),
-                   **_image_settings(env))
+                   **_image_settings(env),
+                   **_vision_settings(env))
 
 
 def api_key(env: Optional[Mapping[str, str]] = None) -> Optional[str]:
@@ -97,6 +117,43 @@ def _image_settings(env: Mapping[str, str]) -> Dict[str, Any]:
                 image_other_hosts=_switch(env, 'IMAGE_OTHER_HOSTS'),
                 image_workers=_positive(env, 'IMAGE_WORKERS', int),
                 images_in_flight=_positive(env, 'IMAGES_IN_FLIGHT', int))
+
+
+def _vision_settings(env: Mapping[str, str]) -> Dict[str, Any]:
+    return dict(vision=_chosen(env, 'VISION', 'auto|eager|graphs|compile|upstream|off',
+                               'auto, eager, graphs, compile, upstream or off') or 'auto',
+                vision_dtype=_chosen(env, 'VISION_DTYPE', 'float16|bfloat16|float32',
+                                     'float16, bfloat16 or float32'),
+                vision_batch_tiles=_positive(env, 'VISION_BATCH_TILES', int),
+                vision_graphs=_sizes(env, 'VISION_GRAPHS'),
+                vision_graphs_mb=_positive(env, 'VISION_GRAPHS_MB', int),
+                vision_graphs_lazy=_switch(env, 'VISION_GRAPHS_LAZY'),
+                vision_replicas=_positive(env, 'VISION_REPLICAS', int),
+                vision_log_seconds=_positive(env, 'VISION_LOG_SECONDS', float),
+                feature_cache_mb=_whole(env, 'FEATURE_CACHE_MB'),
+                feature_cache_seconds=_positive(env, 'FEATURE_CACHE_SECONDS', float),
+                feature_cache_host_mb=_whole(env, 'FEATURE_CACHE_HOST_MB'),
+                features_gpu_mb=_whole(env, 'FEATURES_GPU_MB'))
+
+
+def _whole(env: Mapping[str, str], name: str) -> Optional[int]:
+    """The variable as a whole number from 0; None where it is not set."""
+    text = _chosen(env, name, r'\d+', 'a whole number')
+    return None if text is None else int(text)
+
+
+def _sizes(env: Mapping[str, str], name: str) -> Optional[Tuple[int, ...]]:
+    """The variable, a range or a list of sizes, in ascending order; None where it is not set."""
+    text = _chosen(env, name, r'[1-9]\d*-[1-9]\d*|[1-9]\d*(,[1-9]\d*)*',
+                   'a range like 1-8 or a list like 1,2,4')
+    if text is None:
+        return None
+    low, dash, high = text.partition('-')
+    if not dash:
+        return tuple(sorted({int(size) for size in text.split(',')}))
+    if int(low) > int(high):
+        raise SettingError(f'{PREFIX}{name}={text!r} is empty; give the smaller size first')
+    return tuple(range(int(low), int(high) + 1))
 
 
 def _chosen(env: Mapping[str, str], name: str, pattern: str, expected: str) -> Optional[str]:
