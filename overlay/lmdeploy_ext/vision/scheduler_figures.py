@@ -57,20 +57,20 @@ class SchedulerMeter:
             self._run_seconds += end - max(begin, self._last_end)
             self._last_end = end
 
-    def delivered(self) -> None:
-        """An image has its features."""
+    def delivered(self, images: int) -> None:
+        """Images have their features."""
         with self._lock:
-            self._images += 1
+            self._images += images
 
     def failed(self) -> None:
         """An image has an error instead."""
         with self._lock:
             self._failed += 1
 
-    def cancelled(self) -> None:
-        """Nobody wants an image any more."""
+    def cancelled(self, images: int) -> None:
+        """Nobody wants these images any more."""
         with self._lock:
-            self._cancelled += 1
+            self._cancelled += images
 
     def figures(self, waiting_tiles: int) -> SchedulerFigures:
         """All numbers, of one moment but for what waits."""

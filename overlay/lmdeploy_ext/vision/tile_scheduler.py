@@ -3,9 +3,8 @@ import asyncio
 import atexit
 import logging
 import threading
-import traceback
 from concurrent.futures import Future
-from typing import Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import torch
@@ -56,6 +55,11 @@ class TileScheduler:
         self._worker = threading.Thread(target=self._serve, daemon=True, name='vision')
         self._worker.start()
         atexit.register(self.close, EXIT_SECONDS)
+
+    @property
+    def backend(self) -> VisionBackend:
+        """What it was made with; for its figures."""
+        return self._backend
 
     def flow(self) -> Flow:
         """A request: its images are encoded in order, and requests get equal shares."""
@@ -160,8 +164,7 @@ class TileScheduler:
         if error is None:
             batch.encoded.extend(batch.parts)
             return outputs
-        logger.warning('a batch of %d tiles failed, its images are run one by one: %r',
-                       batch.count, error)
+        logger.warning('the images of a batch of %d tiles are run one by one', batch.count)
         outputs = []
         counts = [part.last - part.first for part in batch.parts]
         for part, alone in zip(batch.parts, tiles.split(counts)):
@@ -202,16 +205,21 @@ class TileScheduler:
 def _outcome(function: Callable[..., Any], *arguments: Any) -> Tuple[Any, Optional[Exception]]:
     """What a function returns, or the error that it raises: whatever a model raises is for the
     requests concerned, and nobody else's."""
-    value, error = _caught(function, arguments)
-    if error is not None:
-        # Whoever keeps the error would keep the memory of the whole batch with it.
-        traceback.clear_frames(error.__traceback__)
-    return value, error
-
-
-def _caught(function: Callable[..., Any],
-            arguments: Sequence[Any]) -> Tuple[Any, Optional[Exception]]:
     try:
         return function(*arguments), None
     except Exception as error:
+        logger.warning('a batch failed, or an image of it', exc_info=True)
+        _forget_traceback(error)
         return None, error
+
+
+def _forget_traceback(error: BaseException) -> None:
+    """Whoever keeps the error would keep all frames with it, and the memory of the batch."""
+    chain: List[Optional[BaseException]] = [error]
+    seen: Set[int] = set()
+    while chain:
+        link = chain.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = None
+            chain += [link.__cause__, link.__context__]

@@ -4,7 +4,7 @@ import threading
 import weakref
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Callable, Optional, Set
+from typing import Any, Callable, List, Optional, Sequence, Set
 
 import torch
 
@@ -74,8 +74,7 @@ class TileWork:
         with self._changed:
             for part in batch.parts:
                 part.job.uploads -= 1
-        for part in batch.parts:
-            self._give_back(part.job)
+        self._give_back([part.job for part in batch.parts])
 
     def finished(self, batch: TileBatch, error: Optional[Exception] = None) -> None:
         """A batch has ended: its encoded parts have their features, or there was an error."""
@@ -87,19 +86,22 @@ class TileWork:
             for part in batch.parts:
                 self.fail(part.job, error)
             return
+        complete = []
         for part in batch.encoded:
-            job = part.job
-            job.encoded += part.last - part.first
-            if job.encoded == job.count and self._claim(job):
-                self._meter.delivered()
-                job.future.set_result(job.features.flatten(0, 1))
+            part.job.encoded += part.last - part.first
+            if part.job.encoded == part.job.count:
+                complete.append(part.job)
+        wanted = self._claim(complete)
+        self._meter.delivered(len(wanted))
+        for job in wanted:
+            job.future.set_result(job.features.flatten(0, 1))
 
     def fail(self, job: ImageJob, error: Exception) -> None:
         """Settle an image, unless it is settled, and drop what is left of it."""
-        if self._claim(job):
+        if self._claim([job]):
             self._meter.failed()
             job.future.set_exception(error)
-        self._give_back(job)
+        self._give_back([job])
 
     def end(self, reason: str, waiting_only: bool) -> None:
         """Take no more images, make no more batches, and fail those that wait; those whose tiles
@@ -119,28 +121,30 @@ class TileWork:
         """A future is done; if because it was cancelled, its image leaves."""
         job = reference()
         if job is not None and future.cancelled():
-            self._claim(job)
-            self._give_back(job)
+            self._claim([job])
+            self._give_back([job])
 
-    def _claim(self, job: ImageJob) -> bool:
-        """Take an image out; whether it is now the caller who has to settle its future."""
+    def _claim(self, jobs: Sequence[ImageJob]) -> List[ImageJob]:
+        """Take images out; those whose futures it is now for the caller to settle."""
         with self._changed:
-            self._queue.remove(job)
-            if job not in self._unsettled:
-                return False
-            self._unsettled.remove(job)
-        if job.future.set_running_or_notify_cancel():
-            return True
-        self._meter.cancelled()
-        return False
+            unsettled = [job for job in jobs if job in self._unsettled]
+            self._unsettled.difference_update(unsettled)
+            for job in unsettled:
+                self._queue.remove(job)
+        wanted = [job for job in unsettled if job.future.set_running_or_notify_cancel()]
+        self._meter.cancelled(len(unsettled) - len(wanted))
+        return wanted
 
-    def _give_back(self, job: ImageJob) -> None:
-        """Give an image's memory back, unless tiles of it are still to be copied, or it was."""
+    def _give_back(self, jobs: Sequence[ImageJob]) -> None:
+        """Give images' memory back, unless tiles of it are still to be copied, or it was."""
+        callbacks = []
         with self._changed:
-            if job.queued or job.uploads or job.uploaded is None:
-                return
-            uploaded, job.uploaded, job.tiles = job.uploaded, None, None
-        call_safely(uploaded)
+            for job in jobs:
+                if not (job.queued or job.uploads or job.uploaded is None):
+                    callbacks.append(job.uploaded)
+                    job.uploaded = job.tiles = None
+        for uploaded in callbacks:
+            call_safely(uploaded)
 
 
 def call_safely(uploaded: Callable[[], Any]) -> None:
