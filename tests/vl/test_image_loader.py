@@ -4,12 +4,14 @@ import gc
 import io
 import random
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from lmdeploy_ext.vision.content_key import content_key
 from lmdeploy_ext.vl import image_loader
 from lmdeploy_ext.vl.image_decode import PixelRules
 from lmdeploy_ext.vl.image_errors import BadImageReference, DamagedImage, UnreadableImage
@@ -46,6 +48,23 @@ def make():
 def load(loader, *references, seconds=10, **options):
     """Prepared images of one request, on an event loop of its own."""
     request = loader.load(references, [options] * len(references))
+    return asyncio.run(asyncio.wait_for(request, seconds))
+
+
+async def open_and_cut(loader, references, options):
+    """What `load` does, in its two stages."""
+    opened = await loader.open(references, options, keyed=True)
+    return await asyncio.gather(*[loader.cut(image) for image in opened])
+
+
+def in_stages(loader, *references, seconds=10, **options):
+    request = open_and_cut(loader, references, [options] * len(references))
+    return asyncio.run(asyncio.wait_for(request, seconds))
+
+
+def open_images(loader, *references, keyed=False, seconds=10):
+    """Opened images of one request, on an event loop of its own."""
+    request = loader.open(references, [{}] * len(references), keyed)
     return asyncio.run(asyncio.wait_for(request, seconds))
 
 
@@ -228,14 +247,16 @@ def test_nothing_of_it_runs_on_the_event_loop(make, monkeypatch):
 
         return call
 
-    for name in ('read', 'read_header', 'plan_request', 'decode', 'cut'):
+    for name in ('read', 'read_header', 'plan_request', 'content_key', 'decode', 'cut'):
         monkeypatch.setattr(image_loader, name, watched(getattr(image_loader, name)))
-    load(make(), PNG, PNG)
-    load(make(policy='budget:16'), PNG, PNG)
+    for policy in ('native', 'budget:16'):
+        load(make(policy=policy), PNG, PNG)
+        in_stages(make(policy=policy), PNG, PNG)
     assert threads == {'image'}
 
 
-def test_many_requests_with_failures_and_cancellations_lose_nothing(make):
+@pytest.mark.parametrize('stages', [False, True], ids=['load', 'open and cut'])
+def test_many_requests_with_failures_and_cancellations_lose_nothing(make, stages):
     """Three event loops at once on one loader: whatever is not cancelled ends rightly."""
     loader = make(places=5)
     wrong, other = [], picture(40, 40)
@@ -244,7 +265,8 @@ def test_many_requests_with_failures_and_cancellations_lose_nothing(make):
         async def request():
             references = chance.choices([PNG, CUT, other], (6, 1, 3), k=chance.randint(1, 7))
             try:
-                images = await loader.load(references, [{}] * len(references))
+                prepare = partial(open_and_cut, loader) if stages else loader.load
+                images = await prepare(references, [{}] * len(references))
             except DamagedImage:
                 if not any(reference is CUT for reference in references):
                     wrong.append('a good request failed')
@@ -275,4 +297,192 @@ def test_many_requests_with_failures_and_cancellations_lose_nothing(make):
         thread.join(40)
     assert not any(thread.is_alive() for thread in threads) and wrong == []
     gc.collect()
+    assert all_places_are_free(loader)
+
+
+class Held:
+    """A function that says when it is called and returns when it is let go; on any thread."""
+
+    def __init__(self, function):
+        self._function = function
+        self.called, self.free = threading.Event(), threading.Event()
+
+    def __call__(self, *args, **kwargs):
+        self.called.set()
+        assert self.free.wait(20)
+        return self._function(*args, **kwargs)
+
+
+async def happens(event):
+    assert await asyncio.get_running_loop().run_in_executor(None, event.wait, 20)
+
+
+@pytest.mark.parametrize('policy', ['native', 'stock', f'budget:{8 * MODEL.tokens}'])
+def test_two_stages_give_the_tiles_of_one(make, policy):
+    references = [PNG, picture(200, 200), encoded(picture(90, 60), 'JPEG', orientation=6), PNG]
+    loader = make(places=20, policy=policy)
+    expected = load(loader, *references, max_dynamic_patch=5)
+    for one, other in zip(expected, in_stages(loader, *references, max_dynamic_patch=5)):
+        assert np.array_equal(one.tiles, other.tiles)
+
+
+def test_an_opened_image_tells_its_header_and_tiles_and_is_not_decoded(make, monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError('an image is decoded')
+
+    for name in ('decode', 'cut'):
+        monkeypatch.setattr(image_loader, name, never)
+    pixels = picture(20, 40)
+    file, array = open_images(make(), PNG, pixels)
+    assert file.content == PNG and (file.header.width, file.header.height) == (60, 30)
+    assert (file.plan.columns, file.plan.rows, file.plan.tiles) == (2, 1, 2)
+    assert np.array_equal(array.content, pixels) and array.header is None
+    assert (array.plan.columns, array.plan.rows) == (1, 2)
+    assert file.key is None and array.key is None, 'hashed only for those who ask'
+
+
+def test_images_that_share_a_budget_are_opened_together(make):
+    images = [picture(200, 200), picture(90, 60), picture(20, 20)]
+    opened = open_images(make(policy=f'budget:{8 * MODEL.tokens}'), *images)
+    assert [image.plan.tiles for image in opened] == [5, 2, 1]
+
+
+def test_an_image_has_one_key_whatever_refers_to_it(make, web, tmp_path):
+    path = tmp_path / 'a.png'
+    path.write_bytes(PNG)
+    loader = make(places=20, private_addresses=True)
+    files = open_images(loader, PNG, bytearray(PNG), str(path), path, path.as_uri(),
+                        data_url(PNG, 'image/png'), f'{web}/a.png', keyed=True)
+    image = Image.open(io.BytesIO(PNG))
+    pixels = open_images(loader, image, np.asarray(image), keyed=True)
+    other, = open_images(loader, CUT, keyed=True)
+    assert len({image.key for image in files}) == len({image.key for image in pixels}) == 1
+    assert len({files[0].key, pixels[0].key, other.key}) == 3
+
+
+@pytest.mark.parametrize('policy', ['native', 'budget:64'])
+def test_a_key_is_that_of_the_pixels_that_are_cut(make, policy):
+    """A caller may use its array again once its request has been read."""
+    array = picture(60, 30)
+    expected = load(make(), array)[0].tiles
+
+    async def run():
+        loader = make(policy=policy)
+        first, second = await loader.open([array, array], [{}] * 2, keyed=True)
+        array[:] = 0
+        for image in (first, second):
+            assert image.key == content_key(picture(60, 30))
+            assert np.array_equal((await loader.cut(image)).tiles, expected)
+
+    asyncio.run(run())
+
+
+def test_an_opened_image_holds_its_place_until_it_is_released_or_dropped(make):
+    loader = make(places=2)
+    first, second = open_images(loader, PNG, PNG)
+    with pytest.raises(asyncio.TimeoutError):
+        load(loader, PNG, seconds=0.05)
+    first.release()
+    first.release()
+    third, = open_images(loader, PNG)
+    del second, third
+    assert all_places_are_free(loader)
+
+
+def test_the_place_goes_from_the_opened_image_to_its_tiles(make):
+    loader = make(places=1)
+    opened, = open_images(loader, PNG)
+    prepared = asyncio.run(loader.cut(opened))
+    opened.release()
+    with pytest.raises(asyncio.TimeoutError):
+        load(loader, PNG, seconds=0.05)
+    prepared.release()
+    assert all_places_are_free(loader)
+
+
+def test_an_image_that_was_released_can_still_be_cut_for_another(make):
+    """One whose request was cancelled just when another had joined in its computation."""
+    loader = make(places=1)
+    opened, = open_images(loader, PNG)
+    opened.release()
+    assert len(asyncio.run(loader.cut(opened)).tiles) == 2
+    assert all_places_are_free(loader)
+
+
+def test_more_images_than_places_are_opened(make):
+    loader = make(places=2)
+    images = open_images(loader, *[PNG] * 9)
+    assert len(images) == 9
+    for image in images:
+        asyncio.run(loader.cut(image)).release()
+    assert all_places_are_free(loader)
+
+
+@pytest.mark.parametrize('policy', ['native', 'budget:64'])
+def test_what_is_no_image_fails_when_it_is_opened_and_frees_all_places(make, policy):
+    loader = make(policy=policy)
+    with pytest.raises(UnreadableImage):
+        open_images(loader, PNG, b'no image', PNG, keyed=True)
+    assert all_places_are_free(loader)
+
+
+def test_damage_behind_the_header_is_found_when_it_is_cut_and_frees_the_place(make):
+    loader = make()
+    opened, = open_images(loader, CUT)
+    with pytest.raises(DamagedImage):
+        asyncio.run(loader.cut(opened))
+    assert all_places_are_free(loader)
+
+
+@pytest.mark.parametrize('policy', ['native', 'budget:64'])
+def test_opening_that_is_cancelled_frees_all_places_at_once(make, monkeypatch, policy):
+    """Also while a worker is busy with it."""
+    loader, held = make(places=3, policy=policy), Held(image_loader.read_header)
+
+    async def run():
+        monkeypatch.setattr(image_loader, 'read_header', held)
+        task = asyncio.create_task(loader.open([PNG] * 3, [{}] * 3, keyed=True))
+        await happens(held.called)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        monkeypatch.undo()
+        assert len(await asyncio.wait_for(loader._workers.admission.enter(3), 10)) == 3
+        held.free.set()
+
+    asyncio.run(run())
+    assert all_places_are_free(loader)
+
+
+def test_opening_that_is_cancelled_in_the_queue_lets_those_behind_it_in(make):
+    loader = make(places=2)
+
+    async def run():
+        image, = await loader.open([PNG], [{}])
+        large = asyncio.create_task(loader.open([PNG] * 2, [{}] * 2))
+        small = asyncio.create_task(loader.open([PNG], [{}]))
+        await asyncio.sleep(0)
+        large.cancel()
+        assert len(await asyncio.wait_for(small, 10)) == 1
+        image.release()
+
+    asyncio.run(run())
+    assert all_places_are_free(loader)
+
+
+def test_cutting_that_is_cancelled_frees_the_place_at_once(make, monkeypatch):
+    loader, held = make(places=1), Held(image_loader.decode)
+    monkeypatch.setattr(image_loader, 'decode', held)
+
+    async def run():
+        opened, = await loader.open([PNG], [{}])
+        task = asyncio.create_task(loader.cut(opened))
+        await happens(held.called)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(await asyncio.wait_for(loader.open([PNG], [{}]), 10)) == 1
+        held.free.set()
+
+    asyncio.run(run())
     assert all_places_are_free(loader)

@@ -171,7 +171,7 @@ class FeatureCache:
                 a GPU they are there already, or once the caller's current stream has got to
                 this point. A part of a larger tensor is copied, not to keep all of it.
         """
-        if features.nbytes > self._device.maxsize:
+        if not self._device.maxsize or features.nbytes > self._device.maxsize:
             return
         features = _of_its_own(features)
         ready = None
