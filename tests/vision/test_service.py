@@ -99,6 +99,14 @@ def test_a_known_image_is_neither_decoded_nor_encoded_again(serve):
     assert figures.scheduler.images == 2
 
 
+def test_without_a_cache_nothing_is_kept(serve):
+    service, (image, ) = serve(), images(1)
+    service.drop_cache()
+    first, again = tensors(service.infer([image, image]))
+    assert torch.equal(first, again) and first.data_ptr() != again.data_ptr()
+    assert service.figures().cache is None and service.figures().scheduler.images == 2
+
+
 def test_an_image_that_many_ask_for_at_once_is_computed_once(serve):
     service, (image, ) = serve(), images(1)
 

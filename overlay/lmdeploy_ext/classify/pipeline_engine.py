@@ -75,6 +75,9 @@ class PipelineEngine:
     async def _start(self) -> None:
         # on the loop's thread: the PyTorch engine's device context is thread-local
         self._pipe = _build_pipeline(self._settings)
+        service = getattr(self._pipe.vl_encoder, 'service', None)
+        if service is not None and Settings.from_env().feature_cache_mb is None:
+            service.drop_cache()  # a run sees each image once, and `AnswerCache` knows the others
         # requests beyond the engine's instances would look for a free one ten times a second
         self.concurrency = min(self.concurrency, self._pipe.instance_num)
 

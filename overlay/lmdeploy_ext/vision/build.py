@@ -71,8 +71,9 @@ def make_backend(model: torch.nn.Module, settings: VisionSettings,
     """What encodes tiles with a model's weights, one replica on each device."""
     if settings.backend == 'upstream':
         return UpstreamBackend(model, settings.batch_tiles)
-    dtype = getattr(torch, settings.dtype) if settings.dtype else default_dtype(model.config,
-                                                                               devices[0])
+    dtype = default_dtype(model.config, devices[0])
+    if settings.dtype:
+        dtype = getattr(torch, settings.dtype)
     replicas = [_on_one_device(load_vit(model, device, dtype), settings) for device in devices]
     return replicas[0] if len(replicas) == 1 else ReplicatedBackend(replicas)
 

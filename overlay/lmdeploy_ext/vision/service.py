@@ -60,9 +60,9 @@ class VisionService:
             ImageFailed: the vision model fails for one of them.
         """
         options = [{}] * len(inputs) if params is None else params
-        flow = self._scheduler.flow()
-        opened = await self._loader.open(inputs, options, keyed=self._cache is not None)
-        tasks = [asyncio.ensure_future(self._features(image, flow)) for image in opened]
+        flow, cache = self._scheduler.flow(), self._cache
+        opened = await self._loader.open(inputs, options, keyed=cache is not None)
+        tasks = [asyncio.ensure_future(self._features(image, flow, cache)) for image in opened]
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:
@@ -90,18 +90,29 @@ class VisionService:
                              graphs=graph_figures(self._scheduler.backend),
                              waiting_feature_bytes=self._budget.bytes if self._budget else 0)
 
+    def drop_cache(self) -> None:
+        """Keep no features from now on: for a run over many images that sees each one once."""
+        self._cache = None
+
     def close(self) -> None:
         """End the scheduler; requests that wait fail."""
         self._scheduler.close()
         self._shared.close()
 
-    async def _features(self, image: OpenedImage, flow: Flow) -> Features:
-        if self._cache is None:
+    async def _features(self, image: OpenedImage, flow: Flow,
+                        cache: Optional[FeatureCache]) -> Features:
+        if cache is None:
             return await self._hand_out(await self._encode(image, flow))
+
+        async def encode_and_keep() -> torch.Tensor:
+            features = await self._encode(image, flow)
+            cache.put(key, features)
+            return features
+
         key = feature_key(image.key, image.plan, self._loader.settings.rules, self._model)
-        found = self._cache.get(key)
+        found = cache.get(key)
         if found is None:
-            found = await self._shared.result(key, lambda: self._encode_and_keep(key, image, flow))
+            found = await self._shared.result(key, encode_and_keep)
         image.release()  # its place, where another request's computation or the cache gave them
         return await self._hand_out(found)
 
@@ -113,11 +124,6 @@ class VisionService:
             loop = asyncio.get_running_loop()
             handed = Features(await loop.run_in_executor(None, features.cpu))
         return handed
-
-    async def _encode_and_keep(self, key: bytes, image: OpenedImage, flow: Flow) -> torch.Tensor:
-        features = await self._encode(image, flow)
-        self._cache.put(key, features)
-        return features
 
     async def _encode(self, image: OpenedImage, flow: Flow) -> torch.Tensor:
         prepared = await self._loader.cut(image)
