@@ -226,6 +226,15 @@ def test_features_come_back_without_the_graph_that_they_were_computed_with():
     assert not cache.get(b'a').requires_grad
 
 
+def test_features_of_inference_mode_are_kept_and_found_outside_of_it():
+    cache = FeatureCache(10 * UNIT, None)
+    with torch.inference_mode():
+        batch = features(3, 5)
+        cache.put(b'part', batch[1:])
+        cache.put(b'all', batch)
+    assert cache.get(b'part').shape == (2, 4) and (cache.get(b'all') == 5).all()
+
+
 @pytest.mark.parametrize('limits', [(-1, None), (1, None, -1), (1, 0), (1, -2.0),
                                     (1, float('nan'))])
 def test_impossible_limits_are_refused(limits):
