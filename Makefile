@@ -10,7 +10,7 @@ OUT ?= eval/runs/$(subst $(comma),-,$(VARIANTS))
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help setup patch unpatch status check diff table lint test demo eval sweep bench-images
+.PHONY: help setup patch unpatch status check diff table lint test demo eval sweep bench-images bench-vit
 
 help: ## this menu
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,3 +59,7 @@ sweep: setup ## [MANIFEST=file MODEL=folder OUT=folder]: recall against image to
 
 bench-images: setup ## [PHOTOS=folder]: image preprocessing, stock against ours, into eval/results/images.*
 	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval.bench.images $(if $(PHOTOS),--photos '$(PHOTOS)') $(ARGS)
+
+bench-vit: setup ## [SHAPE=8b DEVICE=cpu]: the vision encoder, stock against ours, into eval/results/vit-*
+	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval.bench.vit $(if $(SHAPE),--shape '$(SHAPE)') \
+		$(if $(DEVICE),--device '$(DEVICE)') $(ARGS)

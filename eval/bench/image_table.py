@@ -1,9 +1,10 @@
 """The result of `bench-images` as a person reads it: Markdown, and a summary for the terminal."""
 import shlex
 import statistics
-from typing import Any, Iterable, List, Mapping, Sequence
+from typing import Any, List, Mapping, Sequence
 
 from .scope import NATIVE, SAME_TILES, STOCK, UPSTREAM_PIXELS
+from .text_table import markdown, plain, target_lines
 
 Row = Mapping[str, Any]
 NONE = '–'
@@ -24,12 +25,12 @@ def table(result: Mapping[str, Any]) -> str:
         'copy, one tensor of all tiles, float16. *Same tiles* are stock\'s '
         'grid, made by this pipeline; PSNR compares their pixels with stock\'s. '
         f'*Upstream pixels* were {_identical(rows)}.', '', *_busy(rows),
-        *_markdown(_sizes(rows)), '', '## All cores', '',
-        *_markdown(_cores(rows)), '', '## Peak memory', '',
+        *markdown(_sizes(rows)), '', '## All cores', '',
+        *markdown(_cores(rows)), '', '## Peak memory', '',
         'Growth of a fresh process over what it held after its imports and a 64x48 image.', '',
-        *_markdown(_memory(rows)), '', '## Photographs', '', *_markdown(_photographs(rows)), '',
+        *markdown(_memory(rows)), '', '## Photographs', '', *markdown(_photographs(rows)), '',
         'Files whose EXIF orientation turns them are compared with upstream\'s code on the '
-        'upright image.', '', '## Targets', '', *_markdown(_targets(result['targets'])), ''
+        'upright image.', '', '## Targets', '', *markdown(target_lines(result['targets'])), ''
     ]
     return '\n'.join(lines)
 
@@ -37,8 +38,8 @@ def table(result: Mapping[str, Any]) -> str:
 def summary(result: Mapping[str, Any]) -> str:
     """One line a size and format, then the targets, for the terminal."""
     rows = result['rows']
-    return '\n'.join([*_plain(_sizes(rows)), '', *_busy(rows),
-                      *_plain(_targets(result['targets']))])
+    return '\n'.join([*plain(_sizes(rows)), '', *_busy(rows),
+                      *plain(target_lines(result['targets']))])
 
 
 def _busy(rows: Sequence[Row]) -> List[str]:
@@ -118,24 +119,3 @@ def _photographs(rows: Sequence[Row]) -> List[List[str]]:
                 f'{row["mean_tokens"]:,.0f}',
                 NONE if median is None or least is None else f'{median:.1f} ({least:.1f})'])
     return lines
-
-
-def _targets(targets: Iterable[Row]) -> List[List[str]]:
-    """One line a figure."""
-    return [['target', 'wanted', 'measured', 'met']] + [[
-        target['name'], f'{target["want"]:g}', f'{target["got"]:g}',
-        'yes' if target['met'] else 'no'
-    ] for target in targets]
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> List[str]:
-    """A Markdown table; the first line is its header."""
-    header, *rest = ['| ' + ' | '.join(line) + ' |' for line in lines]
-    return [header, '|' + '---|' * len(lines[0]), *rest]
-
-
-def _plain(lines: Sequence[Sequence[str]]) -> List[str]:
-    """Columns of equal width."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return ['  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
-            for line in lines]

@@ -1,4 +1,4 @@
-"""CUDA graphs of the vision encoder: the same features as without, whatever happens beside them."""
+"""CUDA graphs of the vision encoder: the features of eager runs, whatever happens beside them."""
 import logging
 import threading
 
