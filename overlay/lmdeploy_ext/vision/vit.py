@@ -134,6 +134,8 @@ class InternViT(nn.Module):
         self.side, self.tokens, self.hidden = shape.side, shape.tokens, shape.hidden
         # Class token and patches' bias with their positions: what a tile's rows begin with.
         self.table = nn.Parameter(torch.empty(1 + shape.grid**2, shape.width))
+        # A scalar beside bytes gives a sum its dtype: bytes become floats in the one pass.
+        self.black = nn.Parameter(torch.empty(()))
         self.embedding = Linear(shape.patch_values, shape.width, bias=False)
         self.layers = nn.ModuleList(VitLayer(shape) for _ in range(shape.layers))
         shuffled = shape.width * shape.square**2
@@ -157,8 +159,8 @@ class InternViT(nn.Module):
 
     def embed(self, tiles: torch.Tensor) -> torch.Tensor:
         """What the first layer reads: [n, 1 + patches, width]."""
-        values = unfold(tiles, self.shape).to(self.table.dtype)
-        return self.embedding(values.sub_(CENTRE).mul_(1 / SPREAD)).add_(self.table)
+        values = torch.add(self.black, unfold(tiles, self.shape), alpha=1 / SPREAD)
+        return self.embedding(values).add_(self.table)
 
 
 def unfold(tiles: torch.Tensor, shape: VitShape) -> torch.Tensor:
@@ -172,7 +174,10 @@ def unfold(tiles: torch.Tensor, shape: VitShape) -> torch.Tensor:
         and channel. What no pixel fills is `CENTRE`, which enters the model as 0.
     """
     count, grid, patch = len(tiles), shape.grid, shape.patch
-    rows = tiles.new_full((count, 1 + grid**2, shape.patch_values), CENTRE)
+    rows = tiles.new_empty((count, 1 + grid**2, shape.patch_values))
+    rows[:, 0] = CENTRE
+    if shape.patch_values > 3 * patch**2:
+        rows[:, 1:, 3 * patch**2:] = CENTRE
     pixels = rows[:, 1:, :3 * patch**2]
     pixels = pixels.unflatten(1, (grid, grid)).unflatten(-1, (patch, 3 * patch))
     pixels.copy_(tiles.reshape(count, grid, patch, grid, 3 * patch).transpose(2, 3))

@@ -183,7 +183,9 @@ def _arranged(weights: Tensors, shape: VitShape, device: torch.device,
     wide = {name: tensor.to(device, torch.float32) for name, tensor in weights.items()
             if name.startswith(_EMBEDDINGS)}
     embedding, table = _embedding(wide, shape)
-    arranged = {'embedding.weight': embedding.to(dtype), 'table': table.to(dtype)}
+    black = torch.tensor(-CENTRE / SPREAD, device=device)
+    arranged = {'embedding.weight': embedding.to(dtype), 'table': table.to(dtype),
+                'black': black.to(dtype)}
     moves = dict(_PROJECTOR)
     for index in range(shape.layers):
         moves.update({f'{_LAYER}.{index}.{old}': f'layers.{index}.{new}'
