@@ -155,8 +155,10 @@ def test_an_image_that_fails_after_issuing_work_fails_alone():
 @pytest.mark.parametrize('host_results', [False, True])
 def test_cancelled_images_leave_no_memory_behind(host_results):
     backend = Backend(work=50)
-    before = torch.cuda.memory_allocated()
     scheduler = TileScheduler(backend, 16, host_results=host_results)
+    # what cuBLAS keeps for a stream is not the scheduler's
+    scheduler.submit(pinned(16, 0), scheduler.flow(), lambda: None).result(PATIENCE)
+    before = torch.cuda.memory_allocated()
     images = [pinned(13, seed) for seed in range(12)]
     callbacks = [Overwrites(tiles) for tiles in images]
     futures = [scheduler.submit(tiles, scheduler.flow(), uploaded)
@@ -167,7 +169,7 @@ def test_cancelled_images_leave_no_memory_behind(host_results):
     scheduler.close()
     assert [uploaded.calls for uploaded in callbacks] == [1] * len(images)
     del future, futures
-    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.memory_allocated() <= before
 
 
 def test_overhead_of_a_batch_is_below_what_it_may_be():

@@ -15,6 +15,7 @@ from lmdeploy_ext.vision.transfer import (CudaToHostTransfer, CudaTransfer, Host
 from .tile_scheduler_fakes import PATIENCE, Backend, Counted, features, image
 
 NAMES = ('upload', 'compute', 'download')
+WEIGHTS = 'compute waits for default'
 
 
 class Stream:
@@ -69,6 +70,7 @@ def notes(monkeypatch):
 
     cuda = {'Stream': lambda _: Stream(notes, next(names)), 'stream': stream,
             'Event': lambda blocking: Event(notes, blocking),
+            'current_stream': lambda _: Stream(notes, current[-1]),
             'default_stream': lambda _: Stream(notes, 'default')}
     for name, fake in cuda.items():
         monkeypatch.setattr(torch.cuda, name, fake)
@@ -96,7 +98,7 @@ def test_features_stay_on_the_device(monkeypatch, notes):
     batch = ['copy on upload', 'event on upload', 'compute waits for upload',
              'memory used on default', 'copy on compute', 'event on compute']
     # the image has its memory from the first batch on
-    assert notes == batch + [note for note in batch if note != 'memory used on default']
+    assert notes == [WEIGHTS, *batch] + [note for note in batch if 'memory used' not in note]
 
 
 def test_features_go_to_pinned_memory_of_the_host(monkeypatch, notes):
@@ -104,7 +106,7 @@ def test_features_go_to_pinned_memory_of_the_host(monkeypatch, notes):
     batch = ['copy on upload', 'event on upload', 'compute waits for upload', 'pinned',
              'copy on compute', 'download waits for compute', 'copy on download',
              'event on download']
-    assert notes == batch + [note for note in batch if note != 'pinned']
+    assert notes == [WEIGHTS, *batch] + [note for note in batch if note != 'pinned']
 
 
 def test_after_a_failed_upload_the_copies_under_way_are_waited_for(monkeypatch, notes):
@@ -116,7 +118,7 @@ def test_after_a_failed_upload_the_copies_under_way_are_waited_for(monkeypatch, 
     monkeypatch.setattr(torch, 'from_numpy', no_memory)
     with pytest.raises(RuntimeError, match='CUDA error'):
         transfer.upload([image(1, 3)], pytest.fail)
-    assert notes == ['the host waits for upload']
+    assert notes == [WEIGHTS, 'the host waits for upload']
     transfer.close()
     transfer.join(PATIENCE)
 

@@ -159,6 +159,8 @@ class CudaTransfer:
         self._device = device
         self._upload = torch.cuda.Stream(device)
         self._compute = torch.cuda.Stream(device)
+        # weights may still be on their way there
+        self._compute.wait_stream(torch.cuda.current_stream(device))
         self._uploads = EventWatcher('vision-uploads')
         self._results = EventWatcher('vision-results')
 
