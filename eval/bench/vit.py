@@ -21,8 +21,8 @@ from lmdeploy_ext.models.shapes import SHAPES
 
 from ..errors import EvalError
 from ..provenance import REPOSITORY, commit, write_result
+from .scheduler_overhead import scheduler_overhead
 from .vit_plot import draw
-from .vit_scheduler import scheduler_row
 from .vit_speed import FULL, QUICK, speed_rows
 from .vit_table import summary, table
 from .vit_targets import TILES_OF_REPLICAS, targets
@@ -31,6 +31,7 @@ from .vit_ways import STOCK, build, chosen
 RESULTS = REPOSITORY / 'eval' / 'results'
 QUICK_OUT = REPOSITORY / 'eval' / 'runs' / 'bench-vit-quick.json'
 SIZES = {'cuda': (1, 2, 4, 7, 8, 13, 26, 52, 104), 'cpu': (1, 2, 4, 7, 8, 13)}
+IMAGES = 16  # of one tile each, in the scheduler's batches
 MOST_TILES = 512  # above: nobody's batch
 DEFAULTS = {'cuda': ('8b', 'float16'), 'cpu': ('demo', 'float32')}
 INTERRUPTED = 130
@@ -72,7 +73,7 @@ def run(devices: Sequence[torch.device], shape: str, dtype: str, sizes: Sequence
     """Measure; returns the result's rows.
 
     Raises:
-        EvalError: stock itself cannot run, or the scheduler hangs.
+        EvalError: stock itself cannot run.
     """
     load = psutil.getloadavg()[0]
     backends, notes = build(ways, shape, devices, getattr(torch, dtype), max(sizes))
@@ -92,8 +93,18 @@ def run(devices: Sequence[torch.device], shape: str, dtype: str, sizes: Sequence
         'load': round(load, 1)
     }
     speed = speed_rows(backends, sizes, QUICK if quick else FULL)
-    scheduler = scheduler_row(devices[0], **dict(batches=20, rounds=2) if quick else {})
-    return [setup, *notes, *speed, scheduler]
+    return [setup, *notes, *speed, _scheduler_row(devices[0], quick)]
+
+
+def _scheduler_row(device: torch.device, quick: bool) -> Dict[str, Any]:
+    """What the tile scheduler itself takes."""
+    overhead = scheduler_overhead(device, IMAGES, rounds=20 if quick else 500)
+    return {
+        'part': 'scheduler',
+        'images': IMAGES,
+        'cpu_ms': round(overhead.cpu_ms, 4),
+        'wall_ms': round(overhead.wall_ms, 4)
+    }
 
 
 def _devices(name: Optional[str]) -> List[torch.device]:

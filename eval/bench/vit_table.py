@@ -107,9 +107,10 @@ def _left_out(rows: Sequence[Row]) -> List[str]:
 
 def _scheduler(rows: Sequence[Row]) -> List[str]:
     """One line."""
-    return [f'A batch of {row["images_a_batch"]} images, without copies and computation: '
-            f'{row["submit_ms"]:.3f} ms to submit them, {row["serve_ms"]:.3f} ms to make the '
-            f'batch and deliver it.' for row in rows if row['part'] == 'scheduler']
+    return [f'A batch of {row["images"]} images of one tile, without computation: '
+            f'{row["wall_ms"]:.3f} ms from the first `submit` to the last result, '
+            f'{row["cpu_ms"]:.3f} ms CPU time of all threads.'
+            for row in rows if row['part'] == 'scheduler']
 
 
 def _busy(result: Mapping[str, Any]) -> List[str]:

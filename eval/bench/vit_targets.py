@@ -41,7 +41,7 @@ def _best(rows: Rows, tiles: int, field: str) -> Optional[Tuple[float, str]]:
 
 
 def _scheduler_ms(rows: Rows) -> Optional[float]:
-    return next((row['ms_a_batch'] for row in rows if row['part'] == 'scheduler'), None)
+    return next((row['wall_ms'] for row in rows if row['part'] == 'scheduler'), None)
 
 
 def _graph_mib(rows: Rows) -> Optional[float]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lmdeploy_ext.eval.bench import vit, vit_scheduler, vit_table, vit_ways
+from lmdeploy_ext.eval.bench import vit, vit_table, vit_ways
 from lmdeploy_ext.eval.bench.vit_model import vision_model, with_sdpa
 from lmdeploy_ext.eval.bench.vit_plot import draw
 from lmdeploy_ext.eval.bench.vit_speed import Budget, interleaved
@@ -57,9 +57,7 @@ def test_what_was_measured_is_recorded(result):
     assert (setup['side'], setup['devices']) == (112, 1)
     assert result[0]['command'][:3] == ['python', '-m', 'lmdeploy_ext.eval.bench.vit']
     scheduler, = rows_of(result, 'scheduler')
-    assert scheduler['ms_a_batch'] == pytest.approx(
-        scheduler['submit_ms'] + scheduler['serve_ms'], abs=1e-3)
-    assert scheduler['images_a_batch'] == 16
+    assert scheduler['images'] == 16 and scheduler['cpu_ms'] > 0 and scheduler['wall_ms'] > 0
 
 
 def test_on_a_cpu_only_the_scheduler_has_a_target(result):
@@ -213,8 +211,7 @@ def gpu_rows(devices=2, shape='8b', given_up=0):
               for way in (GRAPHS, COMPILED_GRAPHS)),
             *(speed(tiles, way, taken, own[0]) for tiles, own in ms.items()
               for way, taken in zip(ways, own)),
-            {'part': 'scheduler', 'images_a_batch': 16, 'batches': 200, 'rounds': 7,
-             'submit_ms': 0.1, 'serve_ms': 0.2, 'ms_a_batch': 0.3}]
+            {'part': 'scheduler', 'images': 16, 'cpu_ms': 0.2, 'wall_ms': 0.3}]
 
 
 def test_targets_of_a_gpu_name_the_fastest_way_and_are_met_from_their_figure_on():
@@ -247,9 +244,3 @@ def test_table_and_picture_of_two_gpus(result, tmp_path):
     draw(both, tmp_path / 'vit.png')
     with Image.open(tmp_path / 'vit.png') as picture:
         assert picture.width > 1000
-
-
-def test_a_scheduler_that_hangs_is_told(monkeypatch):
-    monkeypatch.setattr(vit_scheduler, 'wait', lambda futures, timeout: ([], futures))
-    with pytest.raises(EvalError, match='the tile scheduler hangs'):
-        vit_scheduler.scheduler_row(CPU, batches=1, rounds=1)
