@@ -76,7 +76,10 @@ def vit_shape(config: Any, weights: Tensors) -> VitShape:
     if norm is None:  # configurations from before there were two
         norm = 'layer_norm' if f'{first}.norm1.bias' in weights else 'rms_norm'
     side = getattr(config, 'force_image_size', None) or vision.image_size
-    square = round(1 / getattr(config, 'downsample_ratio', 0.5))
+    square = _square(getattr(config, 'downsample_ratio', 0.5))
+    version = getattr(config, 'ps_version', 'v1')
+    if version not in ('v1', 'v2'):
+        raise ValueError(f"ps_version is {version!r}; InternVL has 'v1' and 'v2'")
     projected = weights.get('mlp1.3.weight')
     shape = VitShape(side=side, patch=vision.patch_size, width=vision.hidden_size,
                      heads=vision.num_attention_heads, inner=vision.intermediate_size,
@@ -87,7 +90,7 @@ def vit_shape(config: Any, weights: Tensors) -> VitShape:
                      qk_norm=getattr(vision, 'qk_normalization',
                                      f'{first}.attn.q_norm.weight' in weights),
                      activation=getattr(vision, 'hidden_act', 'gelu'),
-                     square=square, swapped=getattr(config, 'ps_version', 'v1') == 'v1',
+                     square=square, swapped=version == 'v1',
                      hidden=0 if projected is None else len(projected))
     _check_shape(shape)
     return shape
@@ -99,6 +102,14 @@ def _layers(select: int, layers: int) -> int:
         raise ValueError(f'select_layer is {select} but the vision tower has {layers} layers; '
                          f'expected {-layers - 1} to {layers}')
     return select if select >= 0 else layers + 1 + select
+
+
+def _square(ratio: float) -> int:
+    """Patches along a side of the squares that pixel shuffle joins."""
+    square = round(1 / ratio) if ratio else 0
+    if square < 1 or square * ratio != 1:
+        raise ValueError(f'downsample_ratio is {ratio}; expected 1 over a whole number, as 0.5')
+    return square
 
 
 def _check_shape(shape: VitShape):
