@@ -116,9 +116,13 @@ def test_a_field_that_is_added_one_day_counts_too():
     class PixelRulesOfTomorrow(PixelRules):
         gamma: float = 1.0
 
+    @dataclasses.dataclass(frozen=True)
+    class OtherRules:
+        downstream: bool = False
+
     keys = {feature_key(b'', PLAN, rules, b'') for rules in
-            (PixelRules(), PixelRulesOfTomorrow(), PixelRulesOfTomorrow(gamma=2.2))}
-    assert len(keys) == 3
+            (PixelRules(), PixelRulesOfTomorrow(), PixelRulesOfTomorrow(gamma=2.2), OtherRules())}
+    assert len(keys) == 4
 
 
 @pytest.mark.parametrize('changed', [

@@ -25,7 +25,8 @@ def nothing_is_logged(caplog):
     asyncio would log it."""
     yield
     gc.collect()
-    assert [record for record in caplog.records if record.name == 'asyncio'] == []
+    records = [*caplog.get_records('call'), *caplog.get_records('teardown')]
+    assert [record.getMessage() for record in records if record.name == 'asyncio'] == []
 
 
 class Gate:
@@ -231,7 +232,8 @@ def test_when_all_have_left_the_computation_is_cancelled_and_the_next_caller_com
 
 
 def test_nobody_joins_a_computation_that_takes_its_time_to_be_cancelled(shared):
-    stubborn, fresh, leaving, left = Gate(), Gate('fresh'), threading.Event(), threading.Event()
+    stubborn, fresh = Gate(), Gate('fresh')
+    leaving, left, ended = threading.Event(), threading.Event(), threading.Event()
 
     async def slow_to_end():
         try:
@@ -239,7 +241,8 @@ def test_nobody_joins_a_computation_that_takes_its_time_to_be_cancelled(shared):
         except asyncio.CancelledError:
             leaving.set()
             # a worker that cannot be interrupted
-            await asyncio.get_running_loop().run_in_executor(None, left.wait, SECONDS)
+            await happens(left)
+            ended.set()
             raise
 
     async def main():
@@ -249,11 +252,39 @@ def test_nobody_joins_a_computation_that_takes_its_time_to_be_cancelled(shared):
         await happens(leaving)
         second = asyncio.create_task(shared.result('key', fresh.compute))
         await happens(fresh.begun)
-        left.set()
-        third = asyncio.create_task(shared.result('key', stubborn.compute))
+        joined = asyncio.create_task(shared.result('key', stubborn.compute))
         await until_joined(shared, 1)
+        left.set()
+        await happens(ended)
+        await shared.result('other', Gate.nothing)  # by now it is known, too, that it has ended
+        third = asyncio.create_task(shared.result('key', stubborn.compute))
+        await until_joined(shared, 2)
         fresh.open()
-        assert await asyncio.gather(second, third) == ['fresh', 'fresh']
+        assert await asyncio.gather(second, joined, third) == ['fresh'] * 3
+
+    run(main())
+
+
+def test_who_is_cancelled_after_the_result_came_leaves_the_next_computation_alone(shared):
+    gate, again = Gate(), Gate('again')
+
+    async def other():
+        assert await shared.result('key', gate.compute) == 'result'
+        return await shared.result('key', again.compute)
+
+    async def main():
+        first = asyncio.create_task(shared.result('key', gate.compute))
+        await happens(gate.begun)
+        told = asyncio.get_running_loop().run_in_executor(None, run, other())
+        await until_joined(shared, 1)
+        gate.open()
+        assert again.begun.wait(SECONDS)  # this event loop stands still: the result waits in it
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await shared.result('other', Gate.nothing)
+        again.open()
+        assert await told == 'again' and not again.cancelled.is_set()
 
     run(main())
 
@@ -369,6 +400,30 @@ def test_nothing_is_kept(shared):
     kept = run(main())
     gc.collect()
     assert [each() for each in kept] == [None] * 4
+
+
+def test_an_error_does_not_keep_itself(shared):
+    """It would stay, with all that its frames hold, until the garbage collector comes by."""
+    class Failure(Exception):
+        pass
+
+    async def bad():
+        raise Failure
+
+    async def main():
+        try:
+            await shared.result('key', bad)
+        except Failure as error:
+            return weakref.ref(error)
+
+    gc.collect()
+    gc.disable()
+    try:
+        error = run(main())
+        run(shared.result('other', Gate.nothing))  # the thread has let go of it by then
+        assert error() is None
+    finally:
+        gc.enable()
 
 
 def test_the_thread_ends_with_the_object_and_with_close():
