@@ -118,6 +118,10 @@ class GraphBackend(VisionBackend):
     def _plan(self) -> None:
         seconds = {bucket: graph.seconds for bucket, graph in self._graphs.items()}
         self._plans = Plans(Costs(seconds, self._eager), self.max_tiles)
+        times = ', '.join(f'{bucket} in {1000 * taken:.1f} ms'
+                          for bucket, taken in sorted(seconds.items()))
+        logger.info('vision: CUDA graphs by batch size: %s; they hold %.0f MiB',
+                    times or 'none', self._bytes / _MIB)
 
     def _capture(self, buckets: Iterable[int]) -> None:
         """Capture graphs, the largest first: then the others need no further memory."""
@@ -126,8 +130,8 @@ class GraphBackend(VisionBackend):
             try:
                 graph = self._runner.capture(bucket)
             except CaptureFailed as error:
-                logger.warning('vision: no CUDA graph of %d tiles: %s; batches of that size run '
-                               'without', bucket, error)
+                logger.warning('vision: no CUDA graph for batch size %d, which runs without: %s',
+                               bucket, error)
                 self._give_up(bucket)
                 continue
             held = self._runner.held_bytes()
@@ -138,14 +142,12 @@ class GraphBackend(VisionBackend):
                 self._graphs[bucket], self._bytes = graph, held
                 self._captures += 1
                 self._capture_seconds += time.perf_counter() - start
-            logger.info('vision: CUDA graph of %d tiles, %.1f ms; all of them hold %.0f MiB',
-                        bucket, 1000 * graph.seconds, held / _MIB)
 
     def _drop(self, bucket: int, held: int) -> None:
         """Give up a graph that does not fit. What it took comes back with all graphs only, so
         those of before are captured again."""
-        logger.warning('vision: with a CUDA graph of %d tiles the graphs hold %.0f MiB of at most '
-                       '%.0f; batches of that size run without', bucket, held / _MIB,
+        logger.warning('vision: no CUDA graph for batch size %d, which runs without: with it all '
+                       'graphs hold %.0f MiB of at most %.0f', bucket, held / _MIB,
                        self._limit_bytes / _MIB)
         self._give_up(bucket)
         with self._lock:
