@@ -10,6 +10,10 @@ from lmdeploy_ext.vision.vit_weights import default_dtype, load_vit
 from .vit_models import CPU, LIKE_6B, chat_model, errors, random_tiles, reference
 
 
+def _without(fields, names):
+    return {name: value for name, value in fields.items() if name not in names}
+
+
 class Model:
     """What `load_vit` uses of a model: with other weights, or fields of its configuration gone."""
 
@@ -19,8 +23,7 @@ class Model:
         chat = {name: getattr(model.config, name) for name in
                 ('select_layer', 'downsample_ratio', 'ps_version', 'force_image_size')}
         self.config = SimpleNamespace(
-            vision_config=SimpleNamespace(**{k: v for k, v in vision.items() if k not in without}),
-            **{k: v for k, v in chat.items() if k not in without})
+            vision_config=SimpleNamespace(**_without(vision, without)), **_without(chat, without))
 
     def state_dict(self):
         return self._weights

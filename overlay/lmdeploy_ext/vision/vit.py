@@ -15,6 +15,8 @@ from lmdeploy_ext.vision.linear import Linear
 CENTRE, SPREAD = 128, 64
 # Rows of a matrix product start at multiples of 16 bytes in float16, as tensor cores want them.
 ALIGNMENT = 8
+# Torch has its own from 2.4 on, which at first squared in the input's dtype; 2.9 has a kernel.
+_HAS_RMS_NORM = torch.__version__ >= '2.9'
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: [..., width] -> the same shape."""
-        if hasattr(F, 'rms_norm'):  # from torch 2.4 on; one kernel where torch has it
+        if _HAS_RMS_NORM:
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         wide = x.float()
         return (wide * wide.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_()).to(
