@@ -23,7 +23,8 @@ class Model:
         chat = {name: getattr(model.config, name) for name in
                 ('select_layer', 'downsample_ratio', 'ps_version', 'force_image_size')}
         self.config = SimpleNamespace(
-            vision_config=SimpleNamespace(**_without(vision, without)), **_without(chat, without))
+            vision_config=SimpleNamespace(**_without(vision, without)),
+            **_without(chat, without))
 
     def state_dict(self):
         return self._weights
