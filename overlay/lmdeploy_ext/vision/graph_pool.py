@@ -58,7 +58,7 @@ class GraphBackend(VisionBackend):
         self._seen: Counter = Counter()
         self._lock = threading.Lock()
         self._captures, self._capture_seconds = 0, 0.0
-        # by bucket, None without a graph: slices, their tiles, and what they were padded by
+        # by bucket, 0 without a graph: slices, their tiles, and what they were padded by
         self._runs, self._tiles, self._padding = Counter(), Counter(), Counter()
         self._eager = {tiles: self._runner.eager_seconds(tiles) for tiles in _powers(max_tiles)}
         if not lazily:
