@@ -171,3 +171,8 @@ def test_configurations_of_something_else_are_refused(vision, chat, message):
 ])
 def test_default_dtype(vision, device, dtype):
     assert default_dtype(chat_model(vision).config, torch.device(device)) is dtype
+
+
+def test_default_dtype_where_nothing_is_said_cannot_overflow():
+    bare = Model(chat_model(), without=('qk_normalization', ))
+    assert default_dtype(bare.config, torch.device('cuda')) is torch.bfloat16

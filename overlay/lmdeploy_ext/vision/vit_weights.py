@@ -28,11 +28,12 @@ def default_dtype(config: Any, device: torch.device) -> torch.dtype:
 
     Returns:
         float32 on a CPU, whose half precision is slow. Elsewhere float16, but bfloat16 for towers
-        that normalise queries and keys: InternViT-6B's activations overflow in float16.
+        that normalise queries and keys: InternViT-6B's activations overflow in float16. A
+        configuration that does not say so is taken for one, as its published default is.
     """
     if torch.device(device).type == 'cpu':
         return torch.float32
-    normalised = getattr(config.vision_config, 'qk_normalization', False)
+    normalised = getattr(config.vision_config, 'qk_normalization', True)
     return torch.bfloat16 if normalised else torch.float16
 
 
