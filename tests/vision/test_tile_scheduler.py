@@ -216,6 +216,20 @@ class TestFailures:
         assert scheduler.figures().failed_images == 0
         assert backend.batches == [1, 15, 5, 5, 5]
 
+    def test_after_a_failed_batch_nothing_is_run_that_nobody_wants(self, scheduler, backend):
+        hold(scheduler, backend)
+        futures = [submit(scheduler, number, 3 + number)[0] for number in range(3)]
+
+        def cancelled_meanwhile():
+            assert futures[1].cancel()
+            return MemoryError('twelve tiles are too many')
+
+        backend.errors += [None, cancelled_meanwhile]
+        backend.gate.set()
+        check(futures[0], 0, 3)
+        check(futures[2], 2, 5)
+        assert backend.batches == [1, 12, 3, 5]
+
     @pytest.mark.parametrize('error', [ValueError('plain'), chained()])
     def test_an_error_keeps_nothing_of_its_batch_alive(self, scheduler, backend, no_log, error):
         """A caller may keep it, in a list of failed requests."""
@@ -468,7 +482,17 @@ def test_so_many_batches_are_on_their_way_and_the_next_is_made_as_late_as_can_be
     for number in range(depth):
         on_their_way.append(submit(scheduler, number, 1)[0])
         assert backend.entered.acquire(timeout=PATIENCE)
-    waiting = [submit(scheduler, 10 + number, 1)[0] for number in range(5)]
+    rests, wait = threading.Semaphore(0), scheduler._work._changed.wait
+
+    def noted_wait(*arguments):
+        rests.release()
+        return wait(*arguments)
+
+    monkeypatch.setattr(scheduler._work._changed, 'wait', noted_wait)
+    waiting = []
+    for number in range(5):
+        waiting.append(submit(scheduler, 10 + number, 1)[0])
+        assert rests.acquire(timeout=PATIENCE), 'the scheduler looked at it, and took it'
     assert scheduler.figures().waiting_tiles == 5
     assert not any(future.done() for future in on_their_way)
     transfers[0].finishing.set()

@@ -1,6 +1,7 @@
 """Backends and transfers that tests hold and let go; nothing in them depends on time."""
 import contextlib
 import threading
+import weakref
 
 import numpy as np
 import torch
@@ -40,7 +41,8 @@ class Backend:
         gate: while it is cleared, `encode` waits.
         entered: released at each call.
         batches: number of tiles of each call.
-        errors: what the next calls raise, first come first; None for one that does not.
+        errors: what the next calls raise, first come first, or what makes it; None for one that
+            raises nothing.
     """
     device, dtype = torch.device('cpu'), torch.float32
     side, tokens, hidden = SIDE, TOKENS, HIDDEN
@@ -60,7 +62,7 @@ class Backend:
         assert not torch.is_grad_enabled()
         error = self.errors.pop(0) if self.errors else None
         if error:
-            raise error
+            raise error() if callable(error) else error
         if (tiles[:, 2, 2, 0] == BROKEN).any():
             raise BrokenTile(f'among {len(tiles)}')
         pixels = tiles.float()
@@ -120,6 +122,7 @@ class LateTransfer:
         staged = torch.full((sum(map(len, tiles)), SIDE, SIDE, 3), 7, dtype=torch.uint8)
         self._last = self._issue(self._uploads, self.uploading,
                                  lambda: np.concatenate(tiles, out=staged.numpy()), then)
+        self._staged = weakref.ref(staged)
         return staged
 
     def features(self, shape, dtype):
@@ -135,7 +138,11 @@ class LateTransfer:
             yield
 
     def finish(self, outputs, then):
+        staged = self._staged
+
         def copy():
+            if staged() is None:
+                raise RuntimeError('tiles were dropped while the device read them')
             for output, features in outputs:
                 features.copy_(output)
 
