@@ -3,6 +3,8 @@
 That the order is enough is what tests/gpu/test_tile_scheduler.py shows on a GPU.
 """
 import contextlib
+import threading
+import weakref
 
 import pytest
 import torch
@@ -107,6 +109,41 @@ def test_features_go_to_pinned_memory_of_the_host(monkeypatch, notes):
              'copy on compute', 'download waits for compute', 'copy on download',
              'event on download']
     assert notes == [WEIGHTS, *batch] + [note for note in batch if note != 'pinned']
+
+
+@pytest.mark.parametrize('kind', [CudaTransfer, CudaToHostTransfer])
+def test_memory_that_streams_share_is_held_until_they_are_done_and_no_longer(notes, kind,
+                                                                             monkeypatch):
+    """The allocator would give it to the next batch, which another stream writes."""
+    transfer = kind(torch.device('cpu'))
+    reached, gate = threading.Event(), threading.Event()
+
+    def wait(event):
+        if event.stream != 'upload':
+            reached.set()
+            assert gate.wait(PATIENCE)
+
+    monkeypatch.setattr(Event, 'synchronize', wait)
+    alive, ended = [], threading.Event()
+
+    def then(error):
+        alive.append([reference() is not None for reference in shared])
+        ended.set()
+
+    with transfer.computing():
+        tiles = transfer.upload([image(1, 3)], lambda error: None)
+        wanted = transfer.features((3, 2, 3), torch.float32)
+        output = transfer.output(wanted)
+        shared = [weakref.ref(tiles)] + [weakref.ref(output)] * (output is not wanted)
+        transfer.finish(tiles, [(output, wanted)], then)
+        del tiles, output
+    assert reached.wait(PATIENCE)
+    assert all(reference() is not None for reference in shared)
+    gate.set()
+    assert ended.wait(PATIENCE)
+    assert alive == [[False] * len(shared)]
+    transfer.close()
+    transfer.join(PATIENCE)
 
 
 def test_after_a_failed_upload_the_copies_under_way_are_waited_for(monkeypatch, notes):

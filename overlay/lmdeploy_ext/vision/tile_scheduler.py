@@ -138,12 +138,10 @@ class TileScheduler:
             return True
 
         def finished(error: Optional[Exception]) -> None:
-            nonlocal tiles
-            tiles = None  # until here: the device read them
             self._or_die(self._work.finished, batch, error)
 
         with self._transfer.computing():
-            self._transfer.finish(self._encode(batch, tiles), finished)
+            self._transfer.finish(tiles, self._encode(batch, tiles), finished)
         return True
 
     def _upload(self, batch: TileBatch) -> torch.Tensor:

@@ -2,7 +2,8 @@
 import contextlib
 import queue
 import threading
-from typing import Callable, ContextManager, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import (Any, Callable, ContextManager, Iterator, List, Optional, Protocol, Sequence,
+                    Tuple)
 
 import numpy as np
 import torch
@@ -28,8 +29,8 @@ class Transfer(Protocol):
                 then, too.
 
         Returns:
-            [sum(n_i), side, side, 3]; valid inside the next `computing`, until the `then` of the
-            `finish` that follows.
+            [sum(n_i), side, side, 3]; to be read inside the next `computing`, and handed to the
+            `finish` in it.
         """
         ...
 
@@ -45,10 +46,11 @@ class Transfer(Protocol):
         """For a backend's calls, and those of `features`, `output` and `finish`."""
         ...
 
-    def finish(self, outputs: Outputs, then: Then) -> None:
+    def finish(self, tiles: torch.Tensor, outputs: Outputs, then: Then) -> None:
         """Bring outputs to their features.
 
         Args:
+            tiles: what `upload` returned; from here on not the caller's to keep.
             outputs: what `output` returned, and for which features.
             then: when the features are complete, for all streams, and for the host.
         """
@@ -99,7 +101,7 @@ class HostTransfer:
     def computing(self) -> ContextManager[None]:
         return torch.no_grad()
 
-    def finish(self, outputs: Outputs, then: Then) -> None:
+    def finish(self, tiles: torch.Tensor, outputs: Outputs, then: Then) -> None:
         then(None)
 
     def close(self) -> None:
@@ -193,8 +195,17 @@ class CudaTransfer:
         with torch.no_grad(), torch.cuda.stream(self._compute):
             yield
 
-    def finish(self, outputs: Outputs, then: Then) -> None:
-        self._results.add(_record(self._compute), then)
+    def finish(self, tiles: torch.Tensor, outputs: Outputs, then: Then) -> None:
+        self._when_done(self._compute, [tiles], then)
+
+    def _when_done(self, stream: torch.cuda.Stream, held: List[Any], then: Then) -> None:
+        """Call `then` behind all that was issued to a stream, and hold what that reads and writes
+        until then."""
+        def done(error: Optional[Exception]) -> None:
+            held.clear()
+            then(error)
+
+        self._results.add(_record(stream), done)
 
     def close(self) -> None:
         self._uploads.close()
@@ -218,18 +229,12 @@ class CudaToHostTransfer(CudaTransfer):
     def output(self, features: torch.Tensor) -> torch.Tensor:
         return torch.empty(features.shape, dtype=features.dtype, device=self._device)
 
-    def finish(self, outputs: Outputs, then: Then) -> None:
-        held = list(outputs)
+    def finish(self, tiles: torch.Tensor, outputs: Outputs, then: Then) -> None:
         self._download.wait_stream(self._compute)
         with torch.cuda.stream(self._download):
-            for output, features in held:
+            for output, features in outputs:
                 features.copy_(output, non_blocking=True)
-
-        def downloaded(error: Optional[Exception]) -> None:
-            held.clear()  # until here: the copies read the one and write the other
-            then(error)
-
-        self._results.add(_record(self._download), downloaded)
+        self._when_done(self._download, [tiles, *outputs], then)
 
 
 def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
