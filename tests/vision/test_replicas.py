@@ -162,13 +162,13 @@ def test_a_single_backend_is_replicated_too():
 
 
 def test_threads_end_with_the_backend():
-    before = threading.active_count()
-    backend = ReplicatedBackend([Named(), Named()])
+    before = set(threading.enumerate())
+    backend = ReplicatedBackend([Named(), Named(), Named()])
     run(backend, some_tiles(8))
-    workers = [thread for thread in threading.enumerate()
-               if thread.name.startswith('vision-replica-')]
-    assert workers
+    workers = set(threading.enumerate()) - before
+    assert sorted(worker.name[:17] for worker in workers) == ['vision-replica-1_',
+                                                              'vision-replica-2_']
     del backend
-    for thread in workers:
-        thread.join(timeout=30)
-    assert threading.active_count() <= before
+    for worker in workers:
+        worker.join(timeout=60)
+        assert not worker.is_alive()
