@@ -203,8 +203,9 @@ def test_2000_requests_of_64_threads_and_their_tasks(kind, monkeypatch, caplog):
 
 
 def test_memory_is_flat(caplog):
-    """What Python holds after three crowds is what it holds after one, give or take 16 bytes an
-    image: a lost future alone has a thousand."""
+    """What Python holds after three crowds is what it holds after one, give or take the capacity
+    of sets and lists, which is that of the longest queue there was: 64 bytes an image. A future
+    alone that is lost has a thousand."""
     caplog.set_level('CRITICAL', 'lmdeploy_ext')
     backend = Backend()
     scheduler = TileScheduler(backend, 16)
@@ -223,4 +224,4 @@ def test_memory_is_flat(caplog):
     finally:
         tracemalloc.stop()
         scheduler.close()
-    assert third - first < 64 * 1024, f'{first} bytes after one crowd, {third} after three'
+    assert third - first < 2 * REQUESTS * 64, f'{first} bytes after one crowd, {third} after three'
