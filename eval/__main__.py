@@ -41,12 +41,13 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 def _sweep(arguments: argparse.Namespace) -> int:
     from .sweep_run import demo_manifest, demo_model, ready_made
-    if arguments.manifest and arguments.images is not None:
-        raise EvalError('--images counts pictures of the demo set; with --manifest use --limit')
+    if arguments.manifest and (arguments.images, arguments.seed) != (None, None):
+        raise EvalError('--images and --seed are about pictures of the demo set; with --manifest '
+                        'use --limit')
     has_gpu = arguments.device != 'cpu' and bool(gpus())
     arguments.model = arguments.model or demo_model()
     arguments.variants = arguments.variants or ready_made(arguments.model, has_gpu)
-    arguments.manifest = arguments.manifest or demo_manifest(arguments.images)
+    arguments.manifest = arguments.manifest or demo_manifest(arguments.images, arguments.seed)
     return _run(arguments)
 
 
@@ -136,6 +137,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser, sweep: bool = False) -> 
     if sweep:
         add('--images', type=int, metavar='N',
             help='test pictures of the demo set; half as many for calibration [200]')
+        add('--seed', type=int, metavar='N', help='another one draws other pictures [0]')
     add('--overwrite', action='store_true', help='delete the rows of another run in --out')
     add('--quiet', action='store_true', help='no progress bars')
     add('--prompt', help='question about each image [%(default)s]')

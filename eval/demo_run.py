@@ -33,14 +33,14 @@ def run_demo(out: Path, progress: bool = True) -> Dict[str, Any]:
     return evaluate(settings, variants, out, overwrite=finished, progress=progress)
 
 
-def render_command(folder: Path, split: str, count: int) -> List[str]:
+def render_command(folder: Path, split: str, count: int, seed: int = SEED) -> List[str]:
     """The command that renders a split; costs next to nothing where it is rendered already."""
     return [sys.executable, '-m', 'lmdeploy_ext.eval.demo.render', '--out', str(folder),
-            '--split', split, '--count', str(count), '--seed', str(SEED),
+            '--split', split, '--count', str(count), '--seed', str(seed),
             '--jobs', str(usable_cores())]
 
 
-def render_set(folder: Path, counts: Mapping[str, int]) -> Path:
+def render_set(folder: Path, counts: Mapping[str, int], seed: int = SEED) -> Path:
     """Render so many images of each split below `folder`; returns the manifest of them all.
 
     Raises:
@@ -48,8 +48,8 @@ def render_set(folder: Path, counts: Mapping[str, int]) -> Path:
     """
     rows = []
     for split, count in counts.items():
-        part = folder / f'{split}-{count}'
-        if subprocess.run(render_command(part, split, count), check=False).returncode:
+        part = folder / (f'{split}-{count}' if seed == SEED else f'{split}-{count}-seed-{seed}')
+        if subprocess.run(render_command(part, split, count, seed), check=False).returncode:
             raise EvalError(f'the demo images of {part} could not be rendered; '
                             f'delete that folder and try again')
         for line in (part / 'manifest.jsonl').read_text(encoding='utf-8').splitlines():

@@ -5,7 +5,7 @@ from typing import List, Optional
 
 from lmdeploy_ext.patching.selection import VARIABLE as PATCHES
 
-from .demo_run import DEMO, IMAGES, render_set
+from .demo_run import DEMO, IMAGES, SEED, render_set
 from .errors import EvalError
 from .image_tokens import tile_tokens
 from .settings import check_model
@@ -44,9 +44,9 @@ def _budgets(model: str) -> List[str]:
             for tiles in BUDGET_TILES]
 
 
-def demo_manifest(images: Optional[int]) -> str:
+def demo_manifest(images: Optional[int], seed: Optional[int]) -> str:
     """Render so many test images of the demo set, and half as many for calibration; returns the
-    manifest.
+    manifest. Another seed makes other images.
 
     Raises:
         EvalError: fewer than two, or the renderer fails.
@@ -55,7 +55,7 @@ def demo_manifest(images: Optional[int]) -> str:
     if test < 2:
         raise EvalError(f'--images {test} are too few; expected at least 2')
     counts = {'test': test, 'calibration': max(1, round(test * CALIBRATION_SHARE))}
-    return str(render_set(DEMO / 'images', counts))
+    return str(render_set(DEMO / 'images', counts, SEED if seed is None else seed))
 
 
 def demo_model() -> str:

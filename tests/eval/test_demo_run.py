@@ -30,7 +30,7 @@ def demo(monkeypatch, tmp_path, fake_worker):
     (tmp_path / 'model' / 'config.json').write_text('{}', encoding='utf-8')
     monkeypatch.setattr(demo_run, 'DEMO', tmp_path)
     monkeypatch.setattr(demo_run, 'IMAGES', {'test': 40, 'calibration': 10})
-    monkeypatch.setattr(demo_run, 'render_command', lambda folder, split, count: [
+    monkeypatch.setattr(demo_run, 'render_command', lambda folder, split, count, seed: [
         sys.executable, '-c', RENDERER, str(folder), split, str(count)])
     return tmp_path / 'run'
 

@@ -207,8 +207,8 @@ def test_sweep_renders_the_demo_set_and_runs_every_variant(tmp_path, monkeypatch
                                                            capsys):
     asked = []
 
-    def render_set(folder, counts):
-        asked.append(counts)
+    def render_set(folder, counts, seed):
+        asked.append((counts, seed))
         manifest = tmp_path / 'manifest.jsonl'
         with open(manifest, 'w', encoding='utf-8') as file:
             for split, count in counts.items():
@@ -221,9 +221,10 @@ def test_sweep_renders_the_demo_set_and_runs_every_variant(tmp_path, monkeypatch
 
     monkeypatch.setattr(sweep_run, 'render_set', render_set)
     out = tmp_path / 'run'
-    command = ['sweep', '--images', '12', '--out', str(out), '--quiet', '--device', 'cpu']
+    command = ['sweep', '--images', '12', '--seed', '3', '--out', str(out), '--quiet', '--device',
+               'cpu']
     assert main(command) == 0
-    assert asked == [{'test': 12, 'calibration': 6}]
+    assert asked == [({'test': 12, 'calibration': 6}, 3)]
     folder = RunFolder(out)
     assert len(folder.read_report()['variants']) == 12
     assert own_settings(folder.read_run(), 'stock-3').max_dynamic_patch == 3
@@ -237,6 +238,7 @@ def test_sweep_renders_the_demo_set_and_runs_every_variant(tmp_path, monkeypatch
 
 @pytest.mark.parametrize('arguments, message', [
     (['--manifest', 'x.jsonl', '--images', '5'], 'with --manifest use --limit'),
+    (['--manifest', 'x.jsonl', '--seed', '5'], 'with --manifest use --limit'),
     (['--images', '1'], '--images 1 are too few'),
     (['--model', 'nowhere'], 'nowhere is no model folder'),
 ])
