@@ -130,7 +130,7 @@ def test_other_options_of_the_same_image_are_other_features(serve):
     ('THUMBNAIL_FROM', '20'), ('MAX_TILES', '1'), ('TILES', 'budget:64')])
 def test_features_of_one_setting_are_never_served_under_another(serve, name, value):
     """The cache of one service is given to another: the keys keep them apart."""
-    plain, image = serve(), encoded(picture(300, 250), 'PNG')
+    plain, image = serve(), encoded(picture(230, 180), 'PNG')
     expected, = tensors(plain.infer([image]))
     other = serve(**{name: value})
     fresh, = tensors(other.infer([image]))
@@ -182,7 +182,7 @@ class Failing(VisionBackend):
 def test_an_image_that_the_model_fails_for_fails_its_request_alone(serve, reference):
     service, good = serve(FEATURE_CACHE_MB='0'), images(1)[0]
     service._scheduler._backend = Failing(service._scheduler._backend)
-    black = np.zeros((50, 60, 3), np.uint8)
+    black = np.zeros((112, 112, 3), np.uint8)
 
     async def ask():
         return await asyncio.gather(service.async_infer([good, black]),
@@ -240,6 +240,13 @@ def test_upstreams_encoder_uses_it_without_a_polling_thread(checkpoint):
     del encoder, features
     gc.collect()
     assert scheduler() is None  # and with it the model's memory
+
+
+def test_a_tower_of_another_side_is_refused_at_the_start(checkpoint):
+    vision = load_vl_model(checkpoint, backend_config=CPU)
+    vision.model.config.force_image_size = 56
+    with pytest.raises(ValueError, match='56 pixels.*cut to 112.*LMDEPLOY_EXT_VISION=upstream'):
+        build_service(vision, CPU)
 
 
 def test_it_is_off_by_setting(checkpoint, monkeypatch):

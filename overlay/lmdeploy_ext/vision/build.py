@@ -47,6 +47,7 @@ def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
     tp = getattr(engine_config, 'tp', 1)
     try:
         backend = make_backend(vision.model, settings, _replica_devices(device, settings, tp))
+        _check_side(backend.side, loader.side)
     except ValueError as error:
         raise ValueError(f'{error}; LMDEPLOY_EXT_VISION=upstream keeps its own code, off all of '
                          'stock LMDeploy\'s encoder') from error
@@ -57,10 +58,10 @@ def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
         give_up_tower(vision.model)
     on_gpu = device.type == 'cuda'
     device_results = on_gpu and takes_device_tensors(engine_config)
-    scheduler = TileScheduler(backend, min(settings.batch_tiles, backend.max_tiles),
+    scheduler = TileScheduler(backend, backend.max_tiles,
                               host_results=on_gpu and not device_results)
     logger.info('vision: %s in %s on %s, up to %d tiles in a batch', settings.backend,
-                backend.dtype, device, settings.batch_tiles)
+                backend.dtype, device, backend.max_tiles)
     return VisionService(loader, scheduler, _cache(settings, pinned=on_gpu), key,
                          DeviceBudget(settings.waiting_bytes) if device_results else None,
                          settings.log_seconds)
@@ -96,6 +97,12 @@ def takes_device_tensors(engine_config: Any) -> bool:
     host memory, and the PyTorch engine sends them to other processes where it has several."""
     from lmdeploy.messages import PytorchEngineConfig
     return isinstance(engine_config, PytorchEngineConfig) and engine_config.tp == 1
+
+
+def _check_side(of_tower: int, of_tiles: int) -> None:
+    if of_tower != of_tiles:
+        raise ValueError(f'the vision tower takes tiles of {of_tower} pixels (force_image_size), '
+                         f'but images are cut to {of_tiles} (vision_config.image_size)')
 
 
 def _cache(settings: VisionSettings, pinned: bool) -> Optional[FeatureCache]:

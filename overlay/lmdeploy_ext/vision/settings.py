@@ -18,7 +18,7 @@ class VisionSettings:
         backend: `eager`, `graphs` (CUDA graphs, the default on a GPU), `compile` (torch.compile),
             or `upstream` (the checkpoint's own code, in the shared batches).
         dtype: torch's name of the weights' type; None for `vit.default_dtype`.
-        batch_tiles: in a batch at most.
+        batch_tiles: in a batch at most, of each replica.
         graph_sizes: batch sizes to capture.
         graph_bytes: of GPU memory for the graphs at most.
         graphs_lazy: capture a size when batches of it come, not all of them at the start.

@@ -51,6 +51,11 @@ class ImageLoader:
         self._workers = workers
         self._buffers = TileBuffers(model.side, pinned, _IDLE_BUFFER_BYTES)
 
+    @property
+    def side(self) -> int:
+        """Of a tile, in pixels."""
+        return self._model.side
+
     @classmethod
     def from_settings(cls, config: Any, settings: Settings, pinned: bool) -> 'ImageLoader':
         """A loader on this process's shared workers.
