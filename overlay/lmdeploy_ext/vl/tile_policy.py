@@ -48,7 +48,7 @@ class TilePolicy:
     kind: str = 'native'
     budget: Optional[int] = None
     max_shrink: float = 1.1
-    fit: str = 'crop'
+    fit: str = 'stretch'
     thumbnail_from: int = 3
 
     def __post_init__(self):
