@@ -10,7 +10,7 @@ OUT ?= eval/runs/$(subst $(comma),-,$(VARIANTS))
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help setup patch unpatch status check diff table lint test demo eval sweep bench-images bench-vit
+.PHONY: help setup patch unpatch status check diff table lint test demo eval sweep bench-images bench-vit bench-qpm
 
 help: ## this menu
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -63,3 +63,7 @@ bench-images: setup ## [PHOTOS=folder]: image preprocessing, stock against ours,
 bench-vit: setup ## [SHAPE=8b DEVICE=cpu]: the vision encoder, stock against ours, into eval/results/vit-*
 	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval.bench.vit $(if $(SHAPE),--shape '$(SHAPE)') \
 		$(if $(DEVICE),--device '$(DEVICE)') $(ARGS)
+
+bench-qpm: setup ## [MODEL=folder MANIFEST=file]: images a minute end to end, stock against ours, into eval/results/qpm.*
+	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval.bench.qpm $(if $(filter command line,$(origin MODEL)),--model '$(MODEL)') \
+		$(if $(MANIFEST),--manifest '$(MANIFEST)') $(ARGS)
