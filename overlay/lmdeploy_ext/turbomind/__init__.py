@@ -1,0 +1,1 @@
+"""Image features in GPU memory that token ids name: "virtual tokens" for TurboMind."""
