@@ -90,3 +90,17 @@ class PoolUser:
             self.compute(request)
             self.end(request)
         return request
+
+    def serve_somehow(self, before, images):
+        """Through the pool, or with embeddings, which TurboMind keeps out of its trie.
+
+        Returns:
+            whether through the pool.
+        """
+        if isinstance(self.serve(before, images), Request):
+            return True
+        tokens = sum(self.tokens_of[image] for image in images)
+        sequence = self.engine.start([-1] * tokens, [None] * tokens)
+        self.engine.end(sequence)
+        self.rows.computed_elsewhere(tokens)
+        return False

@@ -194,6 +194,53 @@ def test_blocks_of_a_prompt_that_is_half_computed_are_matched_by_nobody():
     assert again.lease.fresh and again.sequence.matched == 0
 
 
+def test_blocks_that_may_have_been_evicted_are_relied_on_by_nobody():
+    """The pool knows the image still, the engine no more: the first user computes it, alone."""
+    user = PoolUser(4, 64, 4, [128], 4 * BLOCK)
+    user.serve(0, [0])
+    for index in range(3):
+        user.engine.evict(index)
+    first = user.send(0, [0])
+    user.compute_chunk(first, 0.3)
+    assert not first.lease.fresh and user.send(0, [0]) is Refusal.COMPUTING
+    user.compute(first)
+    assert user.send(0, [0]).sequence.matched == 2
+
+
+def test_in_a_crowded_engine_nobody_relies_on_a_running_sequence():
+    """It may be preempted and its blocks evicted."""
+    user = PoolUser(4, 64, 40, [128], 40 * BLOCK)
+    user.compute(user.send(0, [0]))
+    assert isinstance(user.send(0, [0], crowded=True), Request)
+    assert user.send(0, [0], crowded=True) is Refusal.COMPUTING
+
+
+def test_the_same_ids_come_again_only_after_as_many_tokens_as_the_blocks_hold():
+    """40 tiles of an image over 60 slots: every sixth image has the ids of the one six before, in
+    18 KV blocks, of which there are 24. So it takes the stock path now and then."""
+    user = PoolUser(60, 4, 24, [160] * 60, 24 * BLOCK)
+    outcomes = [user.serve_somehow(0, [image]) for image in range(60)]
+    assert 0 < sum(outcomes) < 60
+
+
+def test_what_is_reported_late_counts_as_computed_early():
+    """Y was computed before the last use of X, but that is heard of after the end of X: its blocks
+    are evicted before those of X."""
+    x, y, v, z, w = range(5)
+    user = PoolUser(389, 2, 12, [2, 575, 200, 2, 2], 12 * BLOCK)
+    request_x, request_y = user.send(62, [x]), user.send(0, [y])
+    user.compute(request_x)
+    user.engine.compute(request_y.sequence, request_y.intended)
+    user.engine.end(request_y.sequence)
+    user.end(request_x)
+    request_v = user.send(0, [v])
+    assert user.serve(62, [z]).lease.images[0].places == [(0, 1)]  # where X was
+    user.compute(request_v)
+    user.rows.computed(request_y.lease)
+    user.rows.give_back(request_y.lease)
+    assert user.serve(62, [w]).lease.images[0].places != [(0, 0)]
+
+
 def test_a_request_takes_rows_for_all_its_images_or_for_none():
     rows = PoolRows(3, 8, None)
     lease = rows.take([(b'a', 16)])
