@@ -32,8 +32,8 @@ class PooledImage:
     """An image in the pool.
 
     Attributes:
-        key: of its content; None for one that is used once.
-        tokens: rows that it fills, tile after tile; the last tile may be shorter.
+        wanted: key of its content, None for one that is used once; and rows that it fills, tile
+            after tile. The last tile may be shorter.
         places: slot and generation of each tile.
         users: leases that name it.
         computing: the lease whose request computes its KV blocks, or finds out that they are there.
@@ -41,14 +41,21 @@ class PooledImage:
         counted: whether its tokens were counted as computed.
         retired: found by nobody any more; its slots are free when its last user ends.
     """
-    key: Optional[bytes]
-    tokens: int
+    wanted: Wanted
     places: List[Tuple[int, int]]
     users: int = 0
     computing: Optional['Lease'] = None
     sure: int = 0
     counted: bool = False
     retired: bool = False
+
+    @property
+    def key(self) -> Optional[bytes]:
+        return self.wanted[0]
+
+    @property
+    def tokens(self) -> int:
+        return self.wanted[1]
 
 
 @dataclass(eq=False)
@@ -106,8 +113,8 @@ class PoolRows:
         self._generations = Generations(slots, slot_rows, kv_tokens)
         self._free: Deque[int] = deque(range(slots))
         self._used_before: Set[int] = set()
-        self._known: Dict[bytes, PooledImage] = {}
-        self._idle: 'OrderedDict[bytes, PooledImage]' = OrderedDict()
+        self._known: Dict[Wanted, PooledImage] = {}
+        self._idle: 'OrderedDict[Wanted, PooledImage]' = OrderedDict()
         self._leases = self._in_use = self._images = 0
         self._hits = self._hit_tokens = self._loads = self._reuses = self._passed_over = 0
 
@@ -118,25 +125,20 @@ class PoolRows:
         Args:
             crowded: the engine may run out of KV blocks, and evict those of a sequence that has
                 begun. Then nobody relies on what a running sequence has computed.
-
-        Raises:
-            ValueError: a key stands for another number of tokens than before.
         """
         # an image without a key is like no other, not even in its own request
-        marks = [index if key is None else key for index, (key, _) in enumerate(wanted)]
-        tokens_of = {mark: tokens for mark, (_, tokens) in zip(marks, wanted)}
-        found = {mark: self._known[mark] for mark in tokens_of if mark in self._known}
-        for mark, image in found.items():
-            _check_tokens(image, tokens_of[mark])
-        missing = {mark: tokens for mark, tokens in tokens_of.items() if mark not in found}
-        if sum(map(self._slots_of, tokens_of.values())) > self._slots:
+        marks = [index if image[0] is None else image for index, image in enumerate(wanted)]
+        images = dict(zip(marks, wanted))
+        found = {mark: self._known[mark] for mark in images if mark in self._known}
+        missing = {mark: image for mark, image in images.items() if mark not in found}
+        if sum(map(self._slots_of, images.values())) > self._slots:
             return Refusal.NEVER
         if any(image.computing for image in found.values()):
             return Refusal.COMPUTING
         slots = self._make_room(sum(map(self._slots_of, missing.values())), set(found.values()))
         if slots is None:
             return Refusal.FULL if self._leases else Refusal.NEVER
-        fresh = {mark: self._load(mark, tokens, slots) for mark, tokens in missing.items()}
+        fresh = {mark: self._load(image, slots) for mark, image in missing.items()}
         return self._lease([{**found, **fresh}[mark] for mark in marks], list(fresh.values()),
                            crowded)
 
@@ -179,8 +181,8 @@ class PoolRows:
                           self._hits, self._hit_tokens, self._loads, self._reuses,
                           self._passed_over)
 
-    def _slots_of(self, tokens: int) -> int:
-        return math.ceil(tokens / self.slot_rows)
+    def _slots_of(self, image: Wanted) -> int:
+        return math.ceil(image[1] / self.slot_rows)
 
     def _make_room(self, needed: int, keep: Set[PooledImage]) -> Optional[List[int]]:
         """Slots that were free first, then of images that nobody uses; None if those are too few.
@@ -210,18 +212,17 @@ class PoolRows:
         self._passed_over += len(passed_over)
         return usable
 
-    def _load(self, mark: Union[bytes, int], tokens: int, slots: List[int]) -> PooledImage:
-        key = mark if isinstance(mark, bytes) else None
+    def _load(self, wanted: Wanted, slots: List[int]) -> PooledImage:
         places = [(slot, self._generations.begin(slot))
-                  for slot in (slots.pop(0) for _ in range(self._slots_of(tokens)))]
-        image = PooledImage(key, tokens, places)
+                  for slot in (slots.pop(0) for _ in range(self._slots_of(wanted)))]
+        image = PooledImage(wanted, places)
         self._images += 1
         self._loads += 1
         for slot, _ in places:
             self._reuses += slot in self._used_before
             self._used_before.add(slot)
-        if key is not None:
-            self._known[key] = image
+        if image.key is not None:
+            self._known[wanted] = image
         return image
 
     def _lease(self, images: List[PooledImage], fresh: List[PooledImage],
@@ -231,7 +232,7 @@ class PoolRows:
         for image in _distinct(lease):
             if not image.users:
                 self._in_use += len(image.places)
-                self._idle.pop(image.key, None)
+                self._idle.pop(image.wanted, None)
             image.users += 1
             if crowded or not image.sure:
                 image.computing = lease
@@ -245,25 +246,19 @@ class PoolRows:
         if image.key is None or image.retired:
             self._retire(image)
         else:
-            self._idle[image.key] = image
+            self._idle[image.wanted] = image
 
     def _retire(self, image: PooledImage) -> None:
         """Nobody finds the image any more; free its slots if nobody uses it."""
         if image.key is not None and not image.retired:
-            del self._known[image.key]
-            self._idle.pop(image.key, None)
+            del self._known[image.wanted]
+            self._idle.pop(image.wanted, None)
         image.retired = True
         if not image.users:
             self._images -= 1
             for slot, _ in image.places:
                 self._generations.end(slot)
                 self._free.append(slot)
-
-
-def _check_tokens(image: PooledImage, tokens: int) -> None:
-    if image.tokens != tokens:
-        raise ValueError(f'an image of {tokens} tokens has the key of one of {image.tokens}; '
-                         'the key must cover all that decides the features')
 
 
 def _distinct(lease: Lease) -> Set[PooledImage]:
