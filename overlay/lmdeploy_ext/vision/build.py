@@ -51,8 +51,8 @@ def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
     except ValueError as error:
         raise ValueError(f'{error}; LMDEPLOY_EXT_VISION=upstream keeps its own code, off all of '
                          'stock LMDeploy\'s encoder') from error
-    key = b''
-    if settings.cache_bytes:
+    key, keyed = b'', shares_images(engine_config)
+    if settings.cache_bytes or keyed:
         key = model_key(vision.model, vision.config, settings.backend, backend.dtype)
     if settings.backend != 'upstream':
         give_up_tower(vision.model)
@@ -64,7 +64,16 @@ def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
                 backend.dtype, device, backend.max_tiles)
     return VisionService(loader, scheduler, _cache(settings, pinned=on_gpu), key,
                          DeviceBudget(settings.waiting_bytes) if device_results else None,
-                         settings.log_seconds)
+                         settings.log_seconds, keyed)
+
+
+def shares_images(engine_config: Any) -> bool:
+    """Whether the language model's prefix cache knows images, by the keys of their features."""
+    from lmdeploy.messages import PytorchEngineConfig
+    knows_images = isinstance(engine_config, PytorchEngineConfig) or has_virtual_tokens(
+        engine_config)
+    return (knows_images and engine_config.enable_prefix_caching
+            and Settings.from_env().prefix_cache == 'content')
 
 
 def make_backend(model: torch.nn.Module, settings: VisionSettings,
@@ -94,9 +103,25 @@ def give_up_tower(model: torch.nn.Module) -> None:
 
 def takes_device_tensors(engine_config: Any) -> bool:
     """Whether an engine reads features where the vision model leaves them. TurboMind's C++ reads
-    host memory, and the PyTorch engine sends them to other processes where it has several."""
+    host memory but for virtual tokens, and the PyTorch engine sends them to other processes where
+    it has several."""
     from lmdeploy.messages import PytorchEngineConfig
-    return isinstance(engine_config, PytorchEngineConfig) and engine_config.tp == 1
+    if isinstance(engine_config, PytorchEngineConfig):
+        return engine_config.tp == 1
+    return has_virtual_tokens(engine_config)
+
+
+def has_virtual_tokens(engine_config: Any) -> bool:
+    """Whether TurboMind is to have virtual tokens; where it gets none after all, its streams copy
+    features to host memory."""
+    from lmdeploy.messages import TurbomindEngineConfig
+    if not (isinstance(engine_config, TurbomindEngineConfig) and engine_config.tp == 1
+            and engine_config.enable_prefix_caching
+            and Settings.from_env().prefix_cache != 'off'):
+        return False
+    # its library needs a GPU's driver, so it is imported late
+    from lmdeploy.turbomind.turbomind import TurboMindInstance
+    return getattr(TurboMindInstance.async_stream_infer, 'takes_device_features', False)
 
 
 def _check_side(of_tower: int, of_tiles: int) -> None:

@@ -1,0 +1,215 @@
+"""Requests enter TurboMind with virtual tokens where that is safe, and as upstream sends them elsewhere."""
+import asyncio
+import logging
+import threading
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import torch
+
+from lmdeploy_ext.turbomind.feature_pool import FeaturePool
+from lmdeploy_ext.turbomind.passage import Passage, Prompt
+from lmdeploy_ext.turbomind.penalty_guard import PenaltyGuard
+from lmdeploy_ext.turbomind.pool_rows import Lease
+from lmdeploy_ext.turbomind.row_queue import QueueFigures, RowQueue
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class VirtualTokenFigures:
+    """Counters since the start.
+
+    Attributes:
+        virtual, stock: requests with images, by the way that they took.
+        penalties: requests with a repetition penalty.
+    """
+    queue: QueueFigures
+    virtual: int
+    stock: int
+    penalties: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What decides a request's way, beside its prompt.
+
+    Attributes:
+        session: its id.
+        penalised: whether it has a repetition penalty.
+        whole: whether its sequence begins and ends with it. A session that stays open takes the stock
+            path: its rows could not be given back for as long as its client likes, TurboMind
+            looks for cached prefixes at a session's start only, and with ids of rows in its
+            history no later turn could have a repetition penalty.
+        output_tokens: at most.
+    """
+    session: int
+    penalised: bool
+    whole: bool
+    output_tokens: int
+
+
+class KvLoad:
+    """Tokens that the engine's sequences may come to hold in KV blocks.
+
+    Args:
+        kv_tokens: at most as many as the blocks hold.
+    """
+
+    def __init__(self, kv_tokens: int) -> None:
+        self._kv_tokens, self._tokens = kv_tokens, 0
+        self._lock = threading.Lock()
+
+    def add(self, tokens: int) -> None:
+        """Of a sequence that begins; of one that ends, less than 0."""
+        with self._lock:
+            self._tokens += tokens
+
+    def crowded(self) -> bool:
+        """Whether the engine may run out of blocks, and evict those of a sequence that runs."""
+        return self._tokens > self._kv_tokens
+
+
+class VirtualTokens:
+    """Of one TurboMind engine; any number of event loops and threads may use it.
+
+    Args:
+        pool: rows that ids name.
+        queue: who may use them.
+        keyed: whether an image that comes again has its rows, and KV blocks, again; else only text in
+            front of a prompt's first image is reused.
+        wait: for rows while the pool is full; else the stock path is taken.
+        load: what the engine has to do; the queue's `crowded` asks it.
+    """
+
+    def __init__(self, pool: FeaturePool, queue: RowQueue, keyed: bool, wait: bool,
+                 load: KvLoad) -> None:
+        self._pool, self._queue, self._keyed, self._wait = pool, queue, keyed, wait
+        self._load = load
+        self.guard = PenaltyGuard()
+        self._lock = threading.Lock()
+        self._passages: Dict[int, Passage] = {}
+        self._virtual = self._stock = self._penalties = 0
+
+    async def admit(self, prompt: Prompt, entry: Entry) -> Passage:
+        """Wait until a request may enter; `end` or `end_with` of the result must follow.
+
+        Args:
+            prompt: with embeddings as tensors on any device, or as numpy arrays.
+        """
+        if entry.penalised:
+            return await self._penalised(prompt, entry)
+        if entry.whole and self._fits(prompt):
+            lease = await self._enter(prompt)
+            if lease is not None:
+                return self._named(prompt, entry, lease)
+        return await self._stocked(prompt, entry)
+
+    def cancelled(self, session: int) -> None:
+        """Somebody asks the engine to stop a session's sequence."""
+        passage = self._passages.get(session)
+        if passage is not None:
+            passage.cancelled()
+
+    def figures(self) -> VirtualTokenFigures:
+        return VirtualTokenFigures(self._queue.figures(), self._virtual, self._stock,
+                                   self._penalties)
+
+    def _fits(self, prompt: Prompt) -> bool:
+        embeddings, ranges = prompt.embeddings or (), prompt.ranges or ()
+        # upstream's own encoders give numpy arrays; some of their models need more than embeddings
+        return (len(embeddings) == len(ranges) > 0
+                and all(isinstance(features, torch.Tensor)
+                        and features.shape == (end - begin, self._pool.hidden)
+                        for features, (begin, end) in zip(embeddings, ranges)))
+
+    async def _enter(self, prompt: Prompt) -> Optional[Lease]:
+        """Rows with the features of a prompt's images in them; None where it has to do without."""
+        wanted = [(getattr(features, 'feature_key', None) if self._keyed else None, len(features))
+                  for features in prompt.embeddings]
+        lease = await self._queue.take(wanted, self._wait)
+        if lease is None:
+            return None
+        if not self.guard.enter_virtual():
+            self._queue.give_back(lease)
+            return None
+        # the same image twice is written once
+        fresh = {image: features for image, features in zip(lease.images, prompt.embeddings)
+                 if image in lease.fresh}
+        written = False
+        try:
+            await self._pool.write(list(fresh.items()))
+            written = True
+        except RuntimeError as error:
+            logger.warning('image features cannot be written to the pool (%s); this request takes '
+                           'the stock path', error)
+        finally:
+            if not written:
+                self._leave(lease)
+        return lease if written else None
+
+    def _leave(self, lease: Lease) -> None:
+        self.guard.leave_virtual()
+        self._queue.give_back(lease)
+
+    def _named(self, prompt: Prompt, entry: Entry, lease: Lease) -> Passage:
+        """A request whose ids name the rows of its images."""
+        self._virtual += 1
+        ids = list(prompt.ids)
+        for image, (begin, end) in zip(lease.images, prompt.ranges):
+            ids[begin:end] = self._pool.ids_of(image)
+        return self._passage(entry, Prompt(ids), lambda: self._queue.computed(lease),
+                             lambda: self._leave(lease),
+                             any(image.computing is lease for image in lease.images))
+
+    async def _penalised(self, prompt: Prompt, entry: Entry) -> Passage:
+        self._penalties += 1
+        entered = self.guard.enter_penalised()
+        try:
+            await asyncio.wrap_future(entered)
+            return await self._stocked(prompt, entry, self.guard.leave_penalised)
+        except BaseException:  # cancelled while it waits
+            self.guard.leave_penalised()
+            raise
+
+    async def _stocked(self, prompt: Prompt, entry: Entry,
+                       leave: Callable[[], None] = lambda: None) -> Passage:
+        """A request as upstream sends it."""
+        if prompt.embeddings:
+            self._stock += 1
+            prompt = replace(prompt, embeddings=await in_host_memory(prompt.embeddings))
+        image_tokens = sum(end - begin for begin, end in prompt.ranges or ())
+
+        def computed() -> None:
+            if entry.whole and image_tokens:
+                self._queue.computed_elsewhere(image_tokens)
+
+        return self._passage(entry, prompt, computed, leave)
+
+    def _passage(self, entry: Entry, prompt: Prompt, computed: Callable[[], None],
+                 leave: Callable[[], None], reports_early: bool = False) -> Passage:
+        tokens = len(prompt.ids) + entry.output_tokens
+        self._load.add(tokens)
+
+        def end() -> None:
+            self._load.add(-tokens)
+            with self._lock:
+                if self._passages.get(entry.session) is passage:
+                    del self._passages[entry.session]
+            leave()
+
+        passage = Passage(prompt, computed, end, reports_early)
+        with self._lock:
+            self._passages[entry.session] = passage
+        return passage
+
+
+async def in_host_memory(embeddings: Optional[Sequence[Any]]) -> Optional[List[Any]]:
+    """Embeddings as TurboMind's C++ reads them. Copies from a GPU wait for it, so another thread
+    does them."""
+    if embeddings is None:
+        return None
+    loop = asyncio.get_running_loop()
+    return [await loop.run_in_executor(None, features.cpu)
+            if isinstance(features, torch.Tensor) and features.is_cuda else features
+            for features in embeddings]

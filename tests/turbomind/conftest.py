@@ -1,0 +1,2 @@
+"""LMDeploy patched, as users run it."""
+import lmdeploy_ext.autopatch  # noqa: F401
