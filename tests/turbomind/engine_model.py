@@ -108,6 +108,10 @@ class EngineModel:
         if cached:
             self._evict(cached[index % len(cached)])
 
+    def evict_all(self):
+        for block in [block for block in self.blocks if not block.users]:
+            self._evict(block)
+
     def _touch(self, sequence):
         for block in reversed(sequence.blocks):
             self.clock += 1

@@ -2,8 +2,10 @@
 from dataclasses import dataclass
 from typing import Any, List
 
+from lmdeploy_ext.turbomind.kv_load import KvLoad
 from lmdeploy_ext.turbomind.pool_rows import Lease, PoolRows, Refusal
-from tests.turbomind.engine_model import EngineModel, Sequence
+from lmdeploy_ext.turbomind.prefix_gate import PrefixGate, Ticket, parts_of
+from tests.turbomind.engine_model import BLOCK, EngineModel, Sequence
 
 VOCABULARY = 1000
 
@@ -11,9 +13,9 @@ VOCABULARY = 1000
 @dataclass(eq=False)
 class Request:
     lease: Lease
+    ticket: Ticket
     sequence: Sequence
     intended: List[Any]
-    text_before: int
     computed: bool = False
 
 
@@ -28,19 +30,23 @@ class PoolUser:
         self.rows = PoolRows(slots, slot_rows, kv_tokens)
         self.memory = [None] * (slots * slot_rows)
         self.engine = EngineModel(blocks, self.meaning_of, lru)
+        # blocks that anybody may evict are never relied on
+        self.load = KvLoad(blocks * BLOCK if lru else -1)
+        self.gate = PrefixGate(self.load, kv_tokens or 10**9, lambda: self.rows.computed_tokens)
         self.slot_rows, self.tokens_of = slot_rows, tokens_of
         self.running = []
 
     def meaning_of(self, token):
         return token if token < VOCABULARY else self.memory[token - VOCABULARY]
 
-    def send(self, before, images, after=1, crowded=False):
-        """A prompt of some text, images side by side, and text; a `Refusal` where it has to wait.
+    def send(self, before, images, after=1):
+        """A prompt of some text, images side by side, and text; a `Refusal` or `Wait` where it has
+        to wait, None where it may not come in this way.
 
         The text is the same for all, except for its length.
         """
         wanted = [(b'image %d' % image, self.tokens_of[image]) for image in images]
-        lease = self.rows.take(wanted, crowded)
+        lease = self.rows.take(wanted)
         if isinstance(lease, Refusal):
             return lease
         for image in lease.fresh:
@@ -52,11 +58,18 @@ class PoolUser:
             intended += [(image.key, token) for token in range(image.tokens)]
         ids += range(500, 500 + after)
         intended += range(500, 500 + after)
+        self.rows.written(lease)
+        ticket = self.gate.enter(parts_of(ids))
+        if not isinstance(ticket, Ticket):
+            self.rows.give_back(lease)
+            return ticket
         sequence = self.engine.start(ids, intended)
         if sequence is None:  # no KV blocks: as if cancelled in the queue
             self.rows.give_back(lease)
+            self.gate.leave(ticket)
             return None
-        request = Request(lease, sequence, intended, before)
+        self.load.begin(len(ids))
+        request = Request(lease, ticket, sequence, intended)
         self.running.append(request)
         return request
 
@@ -66,21 +79,23 @@ class PoolUser:
                 for token in range(min(self.slot_rows, image.tokens - index * self.slot_rows))]
 
     def compute_chunk(self, request, share):
-        """A part of the prompt, all of the text before its images included."""
+        """A part of the prompt."""
         if not request.computed:
-            rest = len(request.intended) - request.text_before
             self.engine.compute(request.sequence, request.intended,
-                                request.text_before + int(rest * share))
+                                int(len(request.intended) * share))
 
     def compute(self, request):
         self.engine.compute(request.sequence, request.intended)
         request.computed = True
         self.rows.computed(request.lease)
+        self.gate.computed(request.ticket)
 
     def end(self, request):
         """Its last token, or it was cancelled."""
         self.engine.end(request.sequence)
         self.rows.give_back(request.lease)
+        self.gate.leave(request.ticket)
+        self.load.end(len(request.intended))
         self.running.remove(request)
 
     def serve(self, before, images, after=1):

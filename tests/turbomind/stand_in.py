@@ -15,10 +15,12 @@ import torch
 from lmdeploy.turbomind import turbomind as upstream
 
 from lmdeploy_ext.turbomind.feature_pool import FeaturePool
+from lmdeploy_ext.turbomind.kv_load import KvLoad
 from lmdeploy_ext.turbomind.pool_rows import PoolRows
+from lmdeploy_ext.turbomind.prefix_gate import PrefixGate
 from lmdeploy_ext.turbomind.row_queue import RowQueue
 from lmdeploy_ext.turbomind.virtual_ids import VirtualIds
-from lmdeploy_ext.turbomind.virtual_tokens import KvLoad, VirtualTokens
+from lmdeploy_ext.turbomind.virtual_tokens import VirtualTokens
 from tests.turbomind.engine_model import BLOCK, EngineModel
 
 VOCABULARY, HIDDEN, SLOT_ROWS, SESSION_LEN = 500, 8, 16, 2048
@@ -47,7 +49,7 @@ class StandInEngine:
         seconds: that a chunk takes.
     """
 
-    def __init__(self, slots=None, blocks=400, seconds=0.002, keyed=True, wait=True, kv_least=10**6):
+    def __init__(self, slots=None, blocks=400, seconds=0.002, keyed=True, wait=True):
         self.node_id = 0
         self.gpu_count, self.eos_id, self.session_len, self.nccl_params = 1, 2, SESSION_LEN, None
         self.config = SimpleNamespace(weight_type='fp16')
@@ -64,9 +66,10 @@ class StandInEngine:
             rows = self.memory[VOCABULARY + 3:]
             pool = FeaturePool(VirtualIds(VOCABULARY + 3, len(rows), 0), rows, SLOT_ROWS,
                                HostRowWriter())
-            load = KvLoad(kv_least)
-            queue = RowQueue(PoolRows(slots, SLOT_ROWS, blocks * BLOCK), load.crowded)
-            self.virtual_tokens = VirtualTokens(pool, queue, keyed, wait, load)
+            load = KvLoad(blocks * BLOCK)
+            queue = RowQueue(PoolRows(slots, SLOT_ROWS, blocks * BLOCK))
+            gate = PrefixGate(load, blocks * BLOCK + len(rows), lambda: queue.computed_tokens)
+            self.virtual_tokens = VirtualTokens(pool, queue, keyed, wait, load, gate)
 
     def create_instance(self, cuda_stream_id=0):
         try:

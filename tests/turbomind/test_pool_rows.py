@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lmdeploy_ext.turbomind.generations import Generations, wraps_in_time
 from lmdeploy_ext.turbomind.pool_rows import Lease, PoolRows, Refusal
+from lmdeploy_ext.turbomind.waiting_line import Wait
 from tests.turbomind.engine_model import BLOCK, StaleMatch
 from tests.turbomind.pool_user import PoolUser, Request
 
@@ -16,7 +17,7 @@ IMAGES = 12
 
 class Requests(RuleBasedStateMachine):
     """Any order of requests over few images; prompts of which blocks begin and end everywhere."""
-    slots, slot_rows, blocks, lru, crowded = 4, 16, 24, True, False
+    slots, slot_rows, blocks, lru = 4, 16, 24, True
     tokens = [16, 16, 32, 48, 16, 5, 21, 64, 33, 16, 32, 1]
 
     def __init__(self):
@@ -34,7 +35,7 @@ class Requests(RuleBasedStateMachine):
           images=st.lists(st.integers(0, IMAGES - 1), min_size=1, max_size=3),
           after=st.integers(1, 70))
     def send(self, before, images, after):
-        self.user.send(before, images, after, self.crowded)
+        self.user.send(before, images, after)
 
     @rule(index=st.integers(0, 9), share=st.floats(0, 1))
     def compute_chunk(self, index, share):
@@ -90,18 +91,13 @@ class LargeTiles(Requests):
     tokens = [100, 100, 200, 64, 65, 128, 300, 100, 1, 99, 101, 100]
 
 
-class Crowded(Requests):
-    crowded = True
-
-
 LIMITS = settings(max_examples=60, stateful_step_count=40)
-for machine in (Requests, AnyEviction, SmallTiles, LargeTiles, Crowded):
+for machine in (Requests, AnyEviction, SmallTiles, LargeTiles):
     machine.TestCase.settings = LIMITS
 TestRequests = Requests.TestCase
 TestAnyEviction = AnyEviction.TestCase
 TestSmallTiles = SmallTiles.TestCase
 TestLargeTiles = LargeTiles.TestCase
-TestCrowded = Crowded.TestCase
 
 
 def images_in_turn(order, count, rng):
@@ -188,31 +184,32 @@ def test_blocks_of_a_prompt_that_is_half_computed_are_matched_by_nobody():
     user = PoolUser(4, 64, 40, [128], 40 * BLOCK)
     first = user.send(0, [0])
     user.compute_chunk(first, 0.3)
-    assert user.send(0, [0]) is Refusal.COMPUTING
+    assert user.send(0, [0]) is Wait.ASIDE
     user.end(first)
     again = user.serve(0, [0])
     assert again.lease.fresh and again.sequence.matched == 0
 
 
+def test_text_before_an_image_that_was_never_computed_is_left_alone_until_it_is_evicted():
+    user = PoolUser(4, 64, 40, [64, 64], 40 * BLOCK)
+    first = user.send(64, [0])
+    user.compute_chunk(first, 0.1)
+    user.end(first)
+    assert user.send(64, [1]) is None
+    assert isinstance(user.serve(0, [1]), Request), 'another beginning'
+    user.rows.computed_elsewhere(40 * BLOCK)
+    user.engine.evict_all()
+    assert isinstance(user.serve(64, [1]), Request)
+
+
 def test_blocks_that_may_have_been_evicted_are_relied_on_by_nobody():
     """The pool knows the image still, the engine no more: the first user computes it, alone."""
-    user = PoolUser(4, 64, 4, [128], 4 * BLOCK)
+    user = PoolUser(4, 64, 4, [128, 64], 4 * BLOCK)
     user.serve(0, [0])
-    for index in range(3):
-        user.engine.evict(index)
+    user.serve(70, [1])
     first = user.send(0, [0])
     user.compute_chunk(first, 0.3)
-    assert not first.lease.fresh and user.send(0, [0]) is Refusal.COMPUTING
-    user.compute(first)
-    assert user.send(0, [0]).sequence.matched == 2
-
-
-def test_in_a_crowded_engine_nobody_relies_on_a_running_sequence():
-    """It may be preempted and its blocks evicted."""
-    user = PoolUser(4, 64, 40, [128], 40 * BLOCK)
-    user.compute(user.send(0, [0]))
-    assert isinstance(user.send(0, [0], crowded=True), Request)
-    assert user.send(0, [0], crowded=True) is Refusal.COMPUTING
+    assert not first.lease.fresh and user.send(0, [0]) is Wait.ASIDE
 
 
 def test_the_same_ids_come_again_only_after_as_many_tokens_as_the_blocks_hold():
@@ -244,7 +241,7 @@ def test_what_is_reported_late_counts_as_computed_early():
 def test_a_request_takes_rows_for_all_its_images_or_for_none():
     rows = PoolRows(3, 8, None)
     lease = rows.take([(b'a', 16)])
-    rows.computed(lease)
+    rows.written(lease)
     assert rows.take([(b'a', 16), (b'b', 8), (b'c', 8)]) is Refusal.NEVER
     assert isinstance(rows.take([(b'a', 16), (b'b', 8), (b'b', 8)]), Lease)
     assert rows.take([(b'c', 1)]) is Refusal.FULL
@@ -254,10 +251,10 @@ def test_the_least_recently_used_image_goes_first_and_none_in_use():
     rows = PoolRows(3, 8, None)
     for key in (b'a', b'b', b'c', b'a'):
         lease = rows.take([(key, 8)])
+        rows.written(lease)
         rows.computed(lease)
         rows.give_back(lease)
-    held = rows.take([(b'c', 8)])
-    rows.computed(held)
+    rows.take([(b'c', 8)])
     assert rows.take([(b'd', 8)]).fresh[0].places == [(1, 1)]  # where b was
     assert not rows.take([(b'c', 8)]).fresh
     assert not rows.take([(b'a', 8)]).fresh
@@ -274,6 +271,6 @@ def test_images_without_a_key_are_never_found_again():
 
 def test_a_key_of_another_size_is_another_image():
     rows = PoolRows(3, 8, None)
-    first = rows.take([(b'a', 8)])
-    rows.computed(first)
+    rows.written(rows.take([(b'a', 8)]))
     assert rows.take([(b'a', 9)]).fresh
+    assert not rows.take([(b'a', 8)]).fresh

@@ -9,8 +9,8 @@ from lmdeploy_ext.turbomind.pool_rows import PoolRows
 from lmdeploy_ext.turbomind.row_queue import RowQueue
 
 
-def queue(slots=2, slot_rows=8, kv_tokens=None, **options):
-    return RowQueue(PoolRows(slots, slot_rows, kv_tokens), **options)
+def queue(slots=2, slot_rows=8, kv_tokens=None):
+    return RowQueue(PoolRows(slots, slot_rows, kv_tokens))
 
 
 def run(test):
@@ -52,7 +52,7 @@ def test_who_came_first_is_served_first_also_if_the_next_one_needs_less():
     run(test())
 
 
-def test_who_waits_for_a_computation_holds_up_nobody():
+def test_who_waits_for_another_to_write_an_image_holds_up_nobody():
     async def test():
         rows = queue()
         first = await rows.take([(b'a', 8)])
@@ -60,7 +60,7 @@ def test_who_waits_for_a_computation_holds_up_nobody():
         await turns()
         other = await rows.take([(b'b', 8)])
         assert other is not None and not same.done()
-        rows.computed(first)
+        rows.written(first)
         assert (await same).images[0] is first.images[0]
 
     run(test())
@@ -143,7 +143,9 @@ def test_requests_in_several_event_loops_all_end_and_leave_nothing_behind(seed):
                 problems.append(image)
             in_use.add(image)
         try:
-            await asyncio.sleep(rng.random() / 1000)
+            await asyncio.sleep(rng.random() / 2000)
+            rows.written(lease)
+            await asyncio.sleep(rng.random() / 2000)
             if rng.random() < 0.8:
                 rows.computed(lease)
         finally:

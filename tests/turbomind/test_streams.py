@@ -164,9 +164,9 @@ def test_rows_stay_while_the_engine_runs_whatever_the_caller_does():
 
     async def test():
         client = Client(engine)
-        async for _ in client.outputs(0, [0], stream_output=True, gen_config=config()):
-            break
-        await asyncio.sleep(0)
+        outputs = client.outputs(0, [0], stream_output=True)
+        await outputs.__anext__()
+        await outputs.aclose()
         assert engine.running
         assert engine.virtual_tokens.figures().queue.rows.rows_in_use == 16
         await all_ended(engine)
@@ -177,16 +177,16 @@ def test_rows_stay_while_the_engine_runs_whatever_the_caller_does():
 def test_an_image_whose_first_request_is_stopped_early_gets_other_ids():
     """The trie has blocks of it that were never computed, and the instance's buffers an answer of an
     earlier request."""
-    engine = StandInEngine(slots=8, seconds=0.05)
+    engine = StandInEngine(slots=20, seconds=0.05)
     instance = engine.create_instance()
 
-    async def ask(session, images):
+    async def ask(session, before, images):
         return [output async for output in instance.async_stream_infer(
-            session, **prompt_of(64, images), gen_config=config(), sequence_end=True)]
+            session, **prompt_of(before, images), gen_config=config(), sequence_end=True)]
 
     async def test():
-        await ask(1, [0])  # leaves its length in the buffers
-        stopped = asyncio.ensure_future(ask(2, [7]))
+        await ask(1, 120, [1, 2, 3, 8])  # leaves its length in the buffers
+        stopped = asyncio.ensure_future(ask(2, 64, [7]))
         await asyncio.sleep(0.08)  # in the second chunk
         engine.create_instance().cancel(2)
         await stopped
@@ -194,7 +194,7 @@ def test_an_image_whose_first_request_is_stopped_early_gets_other_ids():
         return await Client(engine).answer(64, [7], session=3)
 
     assert run(test()) == stock_answer(engine, 64, [7])
-    assert engine.virtual_tokens.figures().queue.rows.loads == 3
+    assert engine.virtual_tokens.figures().queue.rows.loads == 4 + 2
 
 
 def test_sessions_that_stay_open_take_the_stock_path():

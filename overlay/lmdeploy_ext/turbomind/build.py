@@ -10,11 +10,13 @@ from lmdeploy_ext.turbomind.cuda_memory import MappedMemory
 from lmdeploy_ext.turbomind.feature_pool import CudaRowWriter, FeaturePool
 from lmdeploy_ext.turbomind.generations import wraps_in_time
 from lmdeploy_ext.turbomind.kv_capacity import kv_capacity
+from lmdeploy_ext.turbomind.kv_load import KvLoad
 from lmdeploy_ext.turbomind.pool_rows import PoolRows
+from lmdeploy_ext.turbomind.prefix_gate import PrefixGate
 from lmdeploy_ext.turbomind.row_queue import RowQueue
 from lmdeploy_ext.turbomind.self_test import SelfTestFailed, check_virtual_tokens
 from lmdeploy_ext.turbomind.virtual_ids import EmbeddingTable, NoPlace, virtual_ids
-from lmdeploy_ext.turbomind.virtual_tokens import KvLoad, VirtualTokens
+from lmdeploy_ext.turbomind.virtual_tokens import VirtualTokens
 
 logger = logging.getLogger(__name__)
 _SLOT_ROWS = 256  # tokens of a tile of 448 pixels; other tiles fill slots, too
@@ -144,6 +146,7 @@ def _virtual_tokens(engine: Any, table: EmbeddingTable, memory: MappedMemory,
     load = KvLoad(capacity.least)
     pool = FeaturePool(ids, used.view(dtype).view(-1, table.hidden), _SLOT_ROWS,
                        CudaRowWriter(used.device), memory)
-    queue = RowQueue(PoolRows(slots, _SLOT_ROWS, capacity.most), load.crowded)
+    queue = RowQueue(PoolRows(slots, _SLOT_ROWS, capacity.most))
+    gate = PrefixGate(load, capacity.most + slots * _SLOT_ROWS, lambda: queue.computed_tokens)
     return VirtualTokens(pool, queue, settings.prefix_cache == 'content',
-                         settings.feature_pool_full == 'wait', load)
+                         settings.feature_pool_full == 'wait', load, gate)

@@ -15,14 +15,11 @@ class Refusal(enum.Enum):
     """Why a request gets no rows.
 
     Attributes:
-        COMPUTING: another request computes the KV blocks of one of its images; they can be used
-            afterwards. TurboMind puts a prompt's blocks into its trie when the first chunk of it
-            was computed (LlamaBatch.cc, Finish), and whoever matches the others reads what these
-            blocks held before.
+        WRITING: another request is writing one of its images.
         FULL: other sequences need too many rows.
         NEVER: it needs more rows than there are, or none will become free: no sequence uses any.
     """
-    COMPUTING = enum.auto()
+    WRITING = enum.auto()
     FULL = enum.auto()
     NEVER = enum.auto()
 
@@ -36,16 +33,14 @@ class PooledImage:
             after tile. The last tile may be shorter.
         places: slot and generation of each tile.
         users: leases that name it.
-        computing: the lease whose request computes its KV blocks, or finds out that they are there.
-        sure: users whose first token came, so that the blocks are there and in use.
+        written: whether its features are in its rows.
         counted: whether its tokens were counted as computed.
         retired: found by nobody any more; its slots are free when its last user ends.
     """
     wanted: Wanted
     places: List[Tuple[int, int]]
     users: int = 0
-    computing: Optional['Lease'] = None
-    sure: int = 0
+    written: bool = False
     counted: bool = False
     retired: bool = False
 
@@ -118,14 +113,9 @@ class PoolRows:
         self._leases = self._in_use = self._images = 0
         self._hits = self._hit_tokens = self._loads = self._reuses = self._passed_over = 0
 
-    def take(self, wanted: Sequence[Wanted], crowded: bool = False) -> Union[Lease, Refusal]:
+    def take(self, wanted: Sequence[Wanted]) -> Union[Lease, Refusal]:
         """Rows for all images of a request, or for none. The caller writes the fresh ones before
-        it lets the engine see their ids.
-
-        Args:
-            crowded: the engine may run out of KV blocks, and evict those of a sequence that has
-                begun. Then nobody relies on what a running sequence has computed.
-        """
+        it lets the engine see their ids."""
         # an image without a key is like no other, not even in its own request
         marks = [index if image[0] is None else image for index, image in enumerate(wanted)]
         images = dict(zip(marks, wanted))
@@ -133,24 +123,23 @@ class PoolRows:
         missing = {mark: image for mark, image in images.items() if mark not in found}
         if sum(map(self._slots_of, images.values())) > self._slots:
             return Refusal.NEVER
-        if any(image.computing for image in found.values()):
-            return Refusal.COMPUTING
+        if not all(image.written for image in found.values()):
+            return Refusal.WRITING
         slots = self._make_room(sum(map(self._slots_of, missing.values())), set(found.values()))
         if slots is None:
             return Refusal.FULL if self._leases else Refusal.NEVER
         fresh = {mark: self._load(image, slots) for mark, image in missing.items()}
-        return self._lease([{**found, **fresh}[mark] for mark in marks], list(fresh.values()),
-                           crowded)
+        return self._lease([{**found, **fresh}[mark] for mark in marks], list(fresh.values()))
+
+    def written(self, lease: Lease) -> None:
+        """The features of its fresh images are in their rows."""
+        for image in lease.fresh:
+            image.written = True
 
     def computed(self, lease: Lease) -> None:
         """The first token of the sequence is there, so all KV blocks of its prompt are."""
-        if lease.computed:
-            return
         lease.computed = True
-        for image in _distinct(lease):
-            image.sure += 1
-            if image.computing is lease:
-                image.computing = None
+        for image in set(lease.images):
             if not image.counted:
                 image.counted = True
                 self._generations.computed(image.tokens)
@@ -158,16 +147,14 @@ class PoolRows:
     def give_back(self, lease: Lease) -> None:
         """The sequence has ended: the engine reads its rows no more.
 
-        If its first token never came, the trie may hold blocks that were never computed, under the
-        ids of what it was to compute first: these are not used again.
+        If its first token never came, the trie may hold blocks under its ids that were never
+        computed (see `prefix_gate`), so the images get other ids when they come again.
         """
         self._leases -= 1
-        for image in _distinct(lease):
-            if image.computing is lease:
-                image.computing = None
+        for image in set(lease.images):
+            if not lease.computed:
                 self._retire(image)
             image.users -= 1
-            image.sure -= lease.computed
             if not image.users:
                 self._in_use -= len(image.places)
                 self._rest(image)
@@ -175,6 +162,11 @@ class PoolRows:
     def computed_elsewhere(self, tokens: int) -> None:
         """A prompt was computed that TurboMind matches with none, since it carries embeddings."""
         self._generations.computed(tokens)
+
+    @property
+    def computed_tokens(self) -> int:
+        """Of images, computed for the first time since the start."""
+        return self._generations.computed_tokens
 
     def figures(self) -> RowFigures:
         return RowFigures(self._slots * self.slot_rows, self._in_use * self.slot_rows, self._images,
@@ -225,17 +217,14 @@ class PoolRows:
             self._known[wanted] = image
         return image
 
-    def _lease(self, images: List[PooledImage], fresh: List[PooledImage],
-               crowded: bool) -> Lease:
+    def _lease(self, images: List[PooledImage], fresh: List[PooledImage]) -> Lease:
         lease = Lease(images, fresh)
         self._leases += 1
-        for image in _distinct(lease):
+        for image in set(lease.images):
             if not image.users:
                 self._in_use += len(image.places)
                 self._idle.pop(image.wanted, None)
             image.users += 1
-            if crowded or not image.sure:
-                image.computing = lease
             if image not in fresh:
                 self._hits += 1
                 self._hit_tokens += image.tokens
@@ -259,7 +248,3 @@ class PoolRows:
             for slot, _ in image.places:
                 self._generations.end(slot)
                 self._free.append(slot)
-
-
-def _distinct(lease: Lease) -> Set[PooledImage]:
-    return set(lease.images)

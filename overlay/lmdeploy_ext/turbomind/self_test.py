@@ -72,7 +72,7 @@ def _stock(engine: Any, prompt: Prompt, session: int) -> LogProbabilities:
 def _virtual(engine: Any, tokens: VirtualTokens, prompt: Prompt,
              sessions: Iterator[int]) -> Optional[LogProbabilities]:
     session = next(sessions)
-    entry = Entry(session, penalised=False, whole=True, output_tokens=1)
+    entry = Entry(session, penalised=False, starts=True, whole=True, output_tokens=1)
     # an engine may be made where an event loop runs
     with ThreadPoolExecutor(1) as thread:
         passage = thread.submit(asyncio.run, tokens.admit(prompt, entry)).result()

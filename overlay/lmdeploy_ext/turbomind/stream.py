@@ -69,8 +69,9 @@ def stream(original: Callable[..., Iterator[Any]], instance: Any, *args: Any,
 
 def entry_of(session: int, options: dict) -> Entry:
     """What upstream's arguments say of a request."""
-    whole = options['sequence_start'] and options['sequence_end'] and options['step'] == 0
-    return Entry(session, has_penalty(options['gen_config']), whole,
+    starts = bool(options['sequence_start'])
+    whole = starts and bool(options['sequence_end']) and options['step'] == 0
+    return Entry(session, has_penalty(options['gen_config']), starts, whole,
                  options['gen_config'].max_new_tokens or 0)
 
 

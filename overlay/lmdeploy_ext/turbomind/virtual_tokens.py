@@ -8,9 +8,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import torch
 
 from lmdeploy_ext.turbomind.feature_pool import FeaturePool
+from lmdeploy_ext.turbomind.kv_load import KvLoad
 from lmdeploy_ext.turbomind.passage import Passage, Prompt
 from lmdeploy_ext.turbomind.penalty_guard import PenaltyGuard
 from lmdeploy_ext.turbomind.pool_rows import Lease
+from lmdeploy_ext.turbomind.prefix_gate import PrefixGate, Ticket
 from lmdeploy_ext.turbomind.row_queue import QueueFigures, RowQueue
 
 logger = logging.getLogger(__name__)
@@ -37,7 +39,8 @@ class Entry:
     Attributes:
         session: its id.
         penalised: whether it has a repetition penalty.
-        whole: whether its sequence begins and ends with it. A session that stays open takes the stock
+        starts: whether its sequence begins with it: TurboMind looks for cached prefixes then.
+        whole: whether it ends with it, too. A session that stays open takes the stock
             path: its rows could not be given back for as long as its client likes, TurboMind
             looks for cached prefixes at a session's start only, and with ids of rows in its
             history no later turn could have a repetition penalty.
@@ -45,29 +48,9 @@ class Entry:
     """
     session: int
     penalised: bool
+    starts: bool
     whole: bool
     output_tokens: int
-
-
-class KvLoad:
-    """Tokens that the engine's sequences may come to hold in KV blocks.
-
-    Args:
-        kv_tokens: at most as many as the blocks hold.
-    """
-
-    def __init__(self, kv_tokens: int) -> None:
-        self._kv_tokens, self._tokens = kv_tokens, 0
-        self._lock = threading.Lock()
-
-    def add(self, tokens: int) -> None:
-        """Of a sequence that begins; of one that ends, less than 0."""
-        with self._lock:
-            self._tokens += tokens
-
-    def crowded(self) -> bool:
-        """Whether the engine may run out of blocks, and evict those of a sequence that runs."""
-        return self._tokens > self._kv_tokens
 
 
 class VirtualTokens:
@@ -79,13 +62,14 @@ class VirtualTokens:
         keyed: whether an image that comes again has its rows, and KV blocks, again; else only text in
             front of a prompt's first image is reused.
         wait: for rows while the pool is full; else the stock path is taken.
-        load: what the engine has to do; the queue's `crowded` asks it.
+        load: what is in the engine; `gate` asks it.
+        gate: keeps prompts from KV blocks that are not computed yet.
     """
 
-    def __init__(self, pool: FeaturePool, queue: RowQueue, keyed: bool, wait: bool,
-                 load: KvLoad) -> None:
+    def __init__(self, pool: FeaturePool, queue: RowQueue, keyed: bool, wait: bool, load: KvLoad,
+                 gate: PrefixGate) -> None:
         self._pool, self._queue, self._keyed, self._wait = pool, queue, keyed, wait
-        self._load = load
+        self._load, self._gate = load, gate
         self.guard = PenaltyGuard()
         self._lock = threading.Lock()
         self._passages: Dict[int, Passage] = {}
@@ -100,9 +84,9 @@ class VirtualTokens:
         if entry.penalised:
             return await self._penalised(prompt, entry)
         if entry.whole and self._fits(prompt):
-            lease = await self._enter(prompt)
-            if lease is not None:
-                return self._named(prompt, entry, lease)
+            passage = await self._named(prompt, entry)
+            if passage is not None:
+                return passage
         return await self._stocked(prompt, entry)
 
     def cancelled(self, session: int) -> None:
@@ -123,8 +107,8 @@ class VirtualTokens:
                         and features.shape == (end - begin, self._pool.hidden)
                         for features, (begin, end) in zip(embeddings, ranges)))
 
-    async def _enter(self, prompt: Prompt) -> Optional[Lease]:
-        """Rows with the features of a prompt's images in them; None where it has to do without."""
+    async def _named(self, prompt: Prompt, entry: Entry) -> Optional[Passage]:
+        """A request whose ids name the rows of its images; None where it has to do without."""
         wanted = [(getattr(features, 'feature_key', None) if self._keyed else None, len(features))
                   for features in prompt.embeddings]
         lease = await self._queue.take(wanted, self._wait)
@@ -133,34 +117,43 @@ class VirtualTokens:
         if not self.guard.enter_virtual():
             self._queue.give_back(lease)
             return None
+        ticket = None
+        try:
+            if await self._write(lease, prompt.embeddings):
+                ids = self._ids(prompt, lease)
+                ticket = await self._gate.wait_to_enter(ids)
+        finally:
+            if ticket is None:
+                self._leave(lease)
+        if ticket is None:
+            return None
+        self._virtual += 1
+        return self._passage(entry, Prompt(ids), ticket, lambda: self._queue.computed(lease),
+                             lambda: self._leave(lease))
+
+    async def _write(self, lease: Lease, embeddings: Sequence[torch.Tensor]) -> bool:
+        """Whether the features are in their rows."""
         # the same image twice is written once
-        fresh = {image: features for image, features in zip(lease.images, prompt.embeddings)
+        fresh = {image: features for image, features in zip(lease.images, embeddings)
                  if image in lease.fresh}
-        written = False
         try:
             await self._pool.write(list(fresh.items()))
-            written = True
         except RuntimeError as error:
             logger.warning('image features cannot be written to the pool (%s); this request takes '
                            'the stock path', error)
-        finally:
-            if not written:
-                self._leave(lease)
-        return lease if written else None
+            return False
+        self._queue.written(lease)
+        return True
+
+    def _ids(self, prompt: Prompt, lease: Lease) -> List[int]:
+        ids = list(prompt.ids)
+        for image, (begin, end) in zip(lease.images, prompt.ranges):
+            ids[begin:end] = self._pool.ids_of(image)
+        return ids
 
     def _leave(self, lease: Lease) -> None:
         self.guard.leave_virtual()
         self._queue.give_back(lease)
-
-    def _named(self, prompt: Prompt, entry: Entry, lease: Lease) -> Passage:
-        """A request whose ids name the rows of its images."""
-        self._virtual += 1
-        ids = list(prompt.ids)
-        for image, (begin, end) in zip(lease.images, prompt.ranges):
-            ids[begin:end] = self._pool.ids_of(image)
-        return self._passage(entry, Prompt(ids), lambda: self._queue.computed(lease),
-                             lambda: self._leave(lease),
-                             any(image.computing is lease for image in lease.images))
 
     async def _penalised(self, prompt: Prompt, entry: Entry) -> Passage:
         self._penalties += 1
@@ -179,26 +172,38 @@ class VirtualTokens:
             self._stock += 1
             prompt = replace(prompt, embeddings=await in_host_memory(prompt.embeddings))
         image_tokens = sum(end - begin for begin, end in prompt.ranges or ())
+        ticket = None
+        if entry.starts and not image_tokens:
+            # where blocks are spoiled there is no other way: upstream would match them, too
+            ticket = await self._gate.wait_to_enter(prompt.ids)
 
         def computed() -> None:
-            if entry.whole and image_tokens:
+            if entry.starts and image_tokens:
                 self._queue.computed_elsewhere(image_tokens)
 
-        return self._passage(entry, prompt, computed, leave)
+        return self._passage(entry, prompt, ticket, computed, leave)
 
-    def _passage(self, entry: Entry, prompt: Prompt, computed: Callable[[], None],
-                 leave: Callable[[], None], reports_early: bool = False) -> Passage:
+    def _passage(self, entry: Entry, prompt: Prompt, ticket: Optional[Ticket],
+                 computed: Callable[[], None], leave: Callable[[], None]) -> Passage:
         tokens = len(prompt.ids) + entry.output_tokens
-        self._load.add(tokens)
+        self._load.begin(tokens)
 
-        def end() -> None:
-            self._load.add(-tokens)
+        def on_computed() -> None:
+            computed()
+            if ticket is not None:
+                self._gate.computed(ticket)
+
+        def on_end() -> None:
             with self._lock:
                 if self._passages.get(entry.session) is passage:
                     del self._passages[entry.session]
             leave()
+            if ticket is not None:
+                self._gate.leave(ticket)
+            self._load.end(tokens)
 
-        passage = Passage(prompt, computed, end, reports_early)
+        passage = Passage(prompt, on_computed, on_end,
+                          reports_early=ticket is not None and bool(ticket.owned))
         with self._lock:
             self._passages[entry.session] = passage
         return passage
