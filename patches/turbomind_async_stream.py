@@ -23,6 +23,7 @@ _MODULE = 'lmdeploy.turbomind.turbomind'
        'before TurboMind has it, and the first where its end is.',
        remove_when='TurboMind matches prompts with input_embeddings against its prefix cache')
 def stream_with_virtual_tokens(original):
+    from contextlib import aclosing
 
     async def async_stream_infer(self, session_id, input_ids, input_embeddings=None,
                                  input_embedding_ranges=None, sequence_start=True,
@@ -33,8 +34,10 @@ def stream_with_virtual_tokens(original):
         options = dict(kwargs, sequence_start=sequence_start, sequence_end=sequence_end, step=step,
                        stop=stop, gen_config=gen_config, stream_output=stream_output)
         prompt = Prompt(input_ids, input_embeddings, input_embedding_ranges)
-        async for output in async_stream(original, self, session_id, prompt, options):
-            yield output
+        # closed with this one: `async for` alone would leave that to the garbage collector
+        async with aclosing(async_stream(original, self, session_id, prompt, options)) as outputs:
+            async for output in outputs:
+                yield output
 
     async_stream_infer.takes_device_features = True
     return async_stream_infer

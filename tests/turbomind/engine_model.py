@@ -1,8 +1,9 @@
-"""A model of what TurboMind does with token ids: its prefix trie and KV blocks, as read in BlockTrie.cc,
-BlockManager.cc, SequenceManager.cc and LlamaBatch.cc of 0.6.0 (the same files up to 0.6.4).
+"""A model of what TurboMind does with token ids: its prefix trie and KV blocks, as read in
+BlockTrie.cc, BlockManager.cc, SequenceManager.cc and LlamaBatch.cc of 0.6.0 (the same files up to
+0.6.4).
 
-A KV block is the list of what its tokens meant when they were computed; a prompt is wrongly served if
-a block that it matches was computed from other meanings than its own.
+A KV block is the list of what its tokens meant when they were computed; a prompt is wrongly served
+if a block that it matches was computed from other meanings than its own.
 """
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple

@@ -1,4 +1,4 @@
-"""Requests with images for tests: a pool's rows, the memory behind them, and the engine's model."""
+"""Requests with images: a pool's rows, the memory behind them, and the engine's model."""
 from dataclasses import dataclass
 from typing import Any, List
 

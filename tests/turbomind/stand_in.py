@@ -1,8 +1,8 @@
 """A stand-in for TurboMind's C++ under upstream's own Python, for machines without a GPU.
 
-It looks ids up in one tensor, the embedding table with the pool behind it; keeps keys and values in the
-model of TurboMind's trie; and answers with numbers that depend on every row of the prompt. It computes
-prompts in two chunks, and puts the whole prompt into the trie after the first.
+It looks ids up in one tensor, the embedding table with the pool behind it; keeps keys and values
+in the model of TurboMind's trie; and answers with numbers that depend on every row of the prompt.
+It computes prompts in two chunks, and puts the whole prompt into the trie after the first.
 """
 import hashlib
 import threading
@@ -164,7 +164,8 @@ class StandInInstance:
         with engine.lock:
             engine.model.compute(sequence, intended)
         # what is cached counts, not what should be there
-        meaning = [token for block in sequence.blocks[:sequence.matched] for token in block.meaning]
+        cached = sequence.blocks[:sequence.matched]
+        meaning = [token for block in cached for token in block.meaning]
         meaning += intended[len(meaning):]
         try:
             return self.answer(meaning, count, stopped)

@@ -1,4 +1,4 @@
-"""Requests with virtual tokens and requests with a repetition penalty keep out of each other's way."""
+"""Requests with virtual tokens and those with a repetition penalty never meet."""
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 

@@ -1,4 +1,4 @@
-"""Rows of the feature pool: what holds for every order of requests, against a model of TurboMind."""
+"""Rows of the feature pool: what holds for every order of requests, by a model of TurboMind."""
 import random
 
 import pytest

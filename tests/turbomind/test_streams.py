@@ -1,5 +1,5 @@
-"""Upstream's streams with virtual tokens, over a stand-in for TurboMind's C++: each answer is the stock
-path's, whatever else happens; nothing is left behind."""
+"""Upstream's streams with virtual tokens, over a stand-in for TurboMind's C++: each answer is the
+stock path's, whatever else happens; nothing is left behind."""
 import asyncio
 import random
 from contextlib import aclosing
@@ -11,8 +11,8 @@ from lmdeploy.messages import GenerationConfig
 from tests.turbomind.stand_in import HIDDEN, StandInEngine
 
 LENGTHS = [16, 16, 32, 48, 16, 5, 21, 64, 33, 16]
-IMAGES = [torch.randn(length, HIDDEN, generator=torch.Generator().manual_seed(length)).half() + seed
-          for seed, length in enumerate(LENGTHS)]
+RNG = torch.Generator().manual_seed(0)
+IMAGES = [torch.randn(length, HIDDEN, generator=RNG).half() for length in LENGTHS]
 for number, image in enumerate(IMAGES):
     image.feature_key = b'%d' % number
 
@@ -160,13 +160,14 @@ def test_a_caller_that_asked_for_no_stream_gets_one_output():
 
 def test_rows_stay_while_the_engine_runs_whatever_the_caller_does():
     """The caller goes away without a word; the engine generates to the end."""
-    engine = StandInEngine(slots=1, seconds=0.05)
+    engine = StandInEngine(slots=1, seconds=0.1)
 
     async def test():
         client = Client(engine)
         outputs = client.outputs(0, [0], stream_output=True)
         await outputs.__anext__()
         await outputs.aclose()
+        await asyncio.sleep(0.01)
         assert engine.running
         assert engine.virtual_tokens.figures().queue.rows.rows_in_use == 16
         await all_ended(engine)
@@ -175,8 +176,8 @@ def test_rows_stay_while_the_engine_runs_whatever_the_caller_does():
 
 
 def test_an_image_whose_first_request_is_stopped_early_gets_other_ids():
-    """The trie has blocks of it that were never computed, and the instance's buffers an answer of an
-    earlier request."""
+    """The trie has blocks of it that were never computed, and the instance's buffers an answer of
+    an earlier request."""
     engine = StandInEngine(slots=20, seconds=0.05)
     instance = engine.create_instance()
 

@@ -38,6 +38,6 @@ def test_ids_of_a_tile_are_rotated_by_its_generation():
     (dict(features=(1024, 'float16')), 'rows of 1024'),
 ])
 def test_what_cannot_be_named_is_refused_with_the_reason(change, reason):
-    given_ = dict(dict(vocab_size=1000, address=TABLE.end, size=1 << 20, features=FEATURES), **change)
+    memory = dict(vocab_size=1000, address=TABLE.end, size=1 << 20, features=FEATURES)
     with pytest.raises(NoPlace, match=reason):
-        virtual_ids(TABLE, **given_)
+        virtual_ids(**{**dict(table=TABLE), **memory, **change})

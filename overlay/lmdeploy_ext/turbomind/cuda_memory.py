@@ -1,5 +1,5 @@
-"""GPU memory at an address of our choice, by CUDA's virtual memory calls (`cuda.bindings.driver`, package
-`cuda-bindings`). Ordinary allocations landed below the embedding table on an H200."""
+"""GPU memory at an address of our choice, by CUDA's virtual memory calls (`cuda.bindings.driver`,
+package `cuda-bindings`). Ordinary allocations landed below the embedding table on an H200."""
 import weakref
 from typing import Any, Iterator
 
@@ -99,8 +99,8 @@ def _driver() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise NoPlace(f'cuda.bindings cannot be imported ({error}); `pip install cuda-bindings`, in '
-                      'the release of the CUDA driver') from error
+        raise NoPlace(f'cuda.bindings cannot be imported ({error}); `pip install cuda-bindings`, '
+                      'in the release of the CUDA driver') from error
     return driver
 
 

@@ -1,17 +1,18 @@
 """Which rotations of a slot's rows may be used: ids that TurboMind's trie may still hold may not.
 
 A slot is a fixed run of rows. In generation g, token p of what it holds lies in row
-(p + g) mod rows, so the first id tells slot and generation, and all that follow. A prompt that agrees
-with a cached one up to some block therefore agrees with it in slot and generation of each tile that
-begins there, however the blocks of the trie cut the tile. (With runs of different lengths over the
-same rows it would not: two of them may share ids from the first one on.)
+(p + g) mod rows, so the first id tells slot and generation, and all that follow. A prompt that
+agrees with a cached one up to some block therefore agrees with it in slot and generation of each
+tile that begins there, however the blocks of the trie cut the tile. (With runs of different
+lengths over the same rows it would not: two of them may share ids from the first one on.)
 
 After as many uses as it has rows, a slot begins again with the first generation. By then, no KV
 block may be left that was computed from its ids. TurboMind says nothing about its blocks, but with
-prefix caching on they are taken in one order only, the least recently used first (BlockManager.cc),
-and none is freed in another way (SequenceManager::Erase). So a block that nobody can match any more
-is gone after as many allocations as there are blocks. Every token of an image that is computed for the
-first time lies in a block allocated for it; these tokens are counted.
+prefix caching on they are taken in one order only, the least recently used first
+(BlockManager.cc), and none is freed in another way (SequenceManager::Erase). So a block that
+nobody can match any more is gone after as many allocations as there are blocks. Every token of an
+image that is computed for the first time lies in a block allocated for it; these tokens are
+counted.
 """
 from array import array
 from typing import Optional
@@ -32,7 +33,8 @@ class Generations:
     def __init__(self, slots: int, rows: int, kv_tokens: Optional[int]) -> None:
         self._rows, self._kv_tokens = rows, kv_tokens
         # What was computed after the end of a generation counts, but it is reported late: of the
-        # tokens that are reported after it, as many as the pool holds may have been computed before.
+        # tokens that are reported after it, as many as the pool holds may have been computed
+        # before.
         self._late = slots * rows
         self._computed = 0
         self._next = array('q', [0]) * slots
@@ -53,8 +55,8 @@ class Generations:
             ValueError: it is not usable.
         """
         if not self.usable(slot):
-            raise ValueError(f'slot {slot}: KV blocks of generation {self._next[slot]} may be left; '
-                             'ask usable() first')
+            raise ValueError(f'slot {slot}: KV blocks of generation {self._next[slot]} may be '
+                             'left; ask usable() first')
         return self._next[slot]
 
     def end(self, slot: int) -> None:

@@ -1,4 +1,4 @@
-"""The way of one request through TurboMind: with virtual tokens, with embeddings, or with neither."""
+"""The way of a request through TurboMind: with virtual tokens, with embeddings, with neither."""
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -51,8 +51,8 @@ class Passage:
             self._cancelled = True
 
     def end_with(self, forward: 'Optional[Future[Any]]') -> None:
-        """End when the engine's call for this request has returned, which it does when the sequence
-        has ended, however that came; at once where it was never made."""
+        """End when the engine's call for this request has returned, which it does when the
+        sequence has ended, however that came; at once where it was never made."""
         if forward is None:
             self.end()
         else:

@@ -1,11 +1,13 @@
 """Virtual tokens and repetition penalties are never in TurboMind at the same time.
 
-Where any request of a batch has a repetition penalty, its kernel goes over the prompts of all of them
-and reads and writes `logits[id]` for every id (LogitsProcessorLayer.cc, batchApplyRepetitionPenalty,
-in 0.6.0 to 0.6.4 the same). The only check of the id is an assert, which a release build leaves out. A
-virtual token's id is far behind the logits: that would be memory of something else, or none.
+Where any request of a batch has a repetition penalty, its kernel goes over the prompts of all of
+them and reads and writes `logits[id]` for every id (LogitsProcessorLayer.cc,
+batchApplyRepetitionPenalty, in 0.6.0 to 0.6.4 the same). The only check of the id is an assert,
+which a release build leaves out. A virtual token's id is far behind the logits: that would be
+memory of something else, or none.
 
-(The kernel that skips ids from vocab_size on is another one, applyRepetitionPenalty; nobody calls it.)
+(The kernel that skips ids from vocab_size on is another one, applyRepetitionPenalty; nobody calls
+it.)
 """
 import threading
 from concurrent.futures import Future
@@ -13,9 +15,9 @@ from typing import List
 
 
 class PenaltyGuard:
-    """Who may enter the engine. A request with a penalty waits for those with virtual tokens to end;
-    from then on, requests with images take the stock path, whose ids are in the vocabulary, until no
-    request with a penalty is left. Any thread may ask."""
+    """Who may enter the engine. A request with a penalty waits for those with virtual tokens to
+    end; from then on, requests with images take the stock path, whose ids are in the vocabulary,
+    until no request with a penalty is left. Any thread may ask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,8 +40,8 @@ class PenaltyGuard:
                 self._let_in()
 
     def enter_penalised(self) -> 'Future[None]':
-        """Done when a request with a penalty may go in; `leave_penalised` must follow, also where it
-        is given up before."""
+        """Done when a request with a penalty may go in; `leave_penalised` must follow, also where
+        it is given up before."""
         entered: 'Future[None]' = Future()
         with self._lock:
             self._penalised += 1

@@ -169,8 +169,8 @@ class PoolRows:
         return self._generations.computed_tokens
 
     def figures(self) -> RowFigures:
-        return RowFigures(self._slots * self.slot_rows, self._in_use * self.slot_rows, self._images,
-                          self._hits, self._hit_tokens, self._loads, self._reuses,
+        return RowFigures(self._slots * self.slot_rows, self._in_use * self.slot_rows,
+                          self._images, self._hits, self._hit_tokens, self._loads, self._reuses,
                           self._passed_over)
 
     def _slots_of(self, image: Wanted) -> int:

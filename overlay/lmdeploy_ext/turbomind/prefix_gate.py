@@ -1,11 +1,11 @@
 """No prompt relies on KV blocks that are not computed yet.
 
 TurboMind puts all blocks of a prompt into its trie when the first chunk of the prompt is computed
-(LlamaBatch.cc, Finish calls CacheIfEnabled for the partial sequence, too). A prompt that begins with
-the same blocks and comes before the other chunks matches them all the same, and reads what was in
-that memory before: keys and values of somebody else. So where two prompts begin with the same
-blocks, the second waits for the first token of the first. If that never comes, since the request was
-cancelled, its blocks are left alone until they must have been evicted.
+(LlamaBatch.cc, Finish calls CacheIfEnabled for the partial sequence, too). A prompt that begins
+with the same blocks and comes before the other chunks matches them all the same, and reads what
+was in that memory before: keys and values of somebody else. So where two prompts begin with the
+same blocks, the second waits for the first token of the first. If that never comes, since the
+request was cancelled, its blocks are left alone until they must have been evicted.
 """
 import hashlib
 import threading

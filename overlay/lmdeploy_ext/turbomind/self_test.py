@@ -1,4 +1,4 @@
-"""A random prompt goes down the stock path and with virtual tokens, before anybody relies on these."""
+"""A random prompt is sent down the stock path and with virtual tokens, before users do so."""
 import asyncio
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +11,8 @@ from lmdeploy_ext.turbomind.virtual_tokens import Entry, VirtualTokens
 
 _BEFORE, _IMAGE, _AFTER = 150, 300, 20  # tokens: whole blocks of text, of both, and of the image
 _LIKELIEST = 8
-# Of log-probabilities among the likeliest tokens: prefill cuts a prompt with a cached prefix into other
-# pieces, whose sums differ in the last bits of bfloat16 (2^-8 of logits of about 10).
+# Of log-probabilities among the likeliest tokens: prefill cuts a prompt with a cached prefix into
+# other pieces, whose sums differ in the last bits of bfloat16 (2^-8 of logits of about 10).
 _TOLERANCE = 0.1
 _FIRST_SESSION = 1 << 62  # LMDeploy counts its own from 1
 
@@ -25,7 +25,8 @@ class SelfTestFailed(Exception):
 
 def check_virtual_tokens(engine: Any, tokens: VirtualTokens, hidden: int) -> None:
     """Compare the next token's log-probabilities after one prompt: stock path, virtual tokens,
-    virtual tokens with the prefix cached; and after a prompt with another image, which must differ.
+    virtual tokens with the prefix cached; and after a prompt with another image, which must
+    differ.
 
     Args:
         engine: upstream's `TurboMind`, with nothing else to do.
@@ -98,6 +99,6 @@ def _next_token(engine: Any, prompt: Prompt, session: int) -> LogProbabilities:
         session, prompt.ids, input_embeddings=embeddings, input_embedding_ranges=ranges,
         sequence_start=True, sequence_end=True, gen_config=config))
     if not outputs or not outputs[-1].logprobs:
-        raise SelfTestFailed(f'the engine answers a random prompt with {outputs}; expected a token '
-                             'and log-probabilities')
+        raise SelfTestFailed(f'the engine answers a random prompt with {outputs}; expected a '
+                             'token and log-probabilities')
     return outputs[-1].logprobs[0]

@@ -40,7 +40,8 @@ async def async_stream(original: Callable[..., AsyncIterator[Any]], instance: An
                 if asked or not is_partial(output):
                     yield output
     finally:
-        # upstream sets it when it calls the engine, in whose thread the call then waits for the end
+        # upstream sets it when it calls the engine, in whose thread the call then waits for the
+        # end
         passage.end_with(instance.future if instance.future is not before else None)
 
 

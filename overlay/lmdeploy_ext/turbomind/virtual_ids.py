@@ -1,8 +1,8 @@
 """Which token id names which row of a pool that lies above the embedding table.
 
 TurboMind's lookup reads `table[id * hidden + i]` in 64-bit arithmetic and checks no bounds
-(gpt_kernels.cu, start_id_embedding_position_lookups_kernel), so an id may name any row that is a whole number of
-rows above the table.
+(gpt_kernels.cu, start_id_embedding_position_lookups_kernel), so an id may name any row that is a
+whole number of rows above the table.
 """
 from dataclasses import dataclass
 from typing import List, Tuple
@@ -85,11 +85,11 @@ def virtual_ids(table: EmbeddingTable, vocab_size: int, address: int, size: int,
     skip = table.address + first * table.row_bytes - address
     rows = (size - skip) // table.row_bytes
     if first < vocab_size:
-        raise NoPlace(f'the first id is {first}, but the vocabulary has {vocab_size} ids (the table '
-                      f'{table.rows} rows); the pool must lie further above')
+        raise NoPlace(f'the first id is {first}, but the vocabulary has {vocab_size} ids (the '
+                      f'table {table.rows} rows); the pool must lie further above')
     if rows < 1:
         raise NoPlace(f'{size} bytes hold no row of {table.row_bytes} bytes; make the pool larger')
     if first + rows - 1 > _LAST_ID:
-        raise NoPlace(f'the last id is {first + rows - 1}, ids are at most {_LAST_ID} (int32); the '
-                      'pool must lie nearer to the table')
+        raise NoPlace(f'the last id is {first + rows - 1}, ids are at most {_LAST_ID} (int32); '
+                      'the pool must lie nearer to the table')
     return VirtualIds(first, rows, skip)

@@ -1,4 +1,4 @@
-"""Requests enter TurboMind with virtual tokens where that is safe, and as upstream sends them elsewhere."""
+"""Requests enter TurboMind with virtual tokens where that is safe, else as upstream sends them."""
 import asyncio
 import logging
 import threading
@@ -59,8 +59,8 @@ class VirtualTokens:
     Args:
         pool: rows that ids name.
         queue: who may use them.
-        keyed: whether an image that comes again has its rows, and KV blocks, again; else only text in
-            front of a prompt's first image is reused.
+        keyed: whether an image that comes again has its rows, and KV blocks, again; else only
+            text in front of a prompt's first image is reused.
         wait: for rows while the pool is full; else the stock path is taken.
         load: what is in the engine; `gate` asks it.
         gate: keeps prompts from KV blocks that are not computed yet.
