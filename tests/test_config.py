@@ -101,3 +101,12 @@ def test_settings_of_the_vision_encoder_are_read():
     assert Settings.from_env({'LMDEPLOY_EXT_VISION_GRAPHS': '2-4'}).vision_graphs == (2, 3, 4)
     with pytest.raises(SettingError, match='smaller size first'):
         Settings.from_env({'LMDEPLOY_EXT_VISION_GRAPHS': '4-2'})
+
+
+def test_settings_of_the_feature_pool_are_read():
+    assert Settings.from_env({}).feature_pool_full == 'wait'
+    env = {'LMDEPLOY_EXT_FEATURE_POOL_ROWS': '4096', 'LMDEPLOY_EXT_FEATURE_POOL_FULL': 'stock'}
+    found = Settings.from_env(env)
+    assert (found.feature_pool_rows, found.feature_pool_full) == (4096, 'stock')
+    with pytest.raises(SettingError, match='wait or stock'):
+        Settings.from_env({'LMDEPLOY_EXT_FEATURE_POOL_FULL': 'fail'})

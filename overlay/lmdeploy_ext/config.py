@@ -48,6 +48,10 @@ class Settings:
             `LMDEPLOY_EXT_FEATURE_CACHE_…`, features of images that are kept, MiB and seconds.
         features_gpu_mb: `LMDEPLOY_EXT_FEATURES_GPU_MB`, MiB of features that wait for the language
             model on the GPU at most; more of them wait in host memory.
+        feature_pool_rows: `LMDEPLOY_EXT_FEATURE_POOL_ROWS`, rows of image features that token ids
+            of TurboMind can name. Without it: see `turbomind.build.pool_slots`.
+        feature_pool_full: `LMDEPLOY_EXT_FEATURE_POOL_FULL`, what a request without rows does:
+            `wait`, or take the `stock` path.
     """
     patches: str = 'all'
     cpu_kv_gb: Optional[float] = None

@@ -202,8 +202,9 @@ class VirtualTokens:
                 self._gate.leave(ticket)
             self._load.end(tokens)
 
-        passage = Passage(prompt, on_computed, on_end,
-                          reports_early=ticket is not None and bool(ticket.owned))
+        # the first of several tokens: somebody may wait for what this request computes
+        reports_early = bool(ticket and ticket.owned) and entry.output_tokens != 1
+        passage = Passage(prompt, on_computed, on_end, reports_early)
         with self._lock:
             self._passages[entry.session] = passage
         return passage
