@@ -68,7 +68,7 @@ class PoolUser:
             self.rows.give_back(lease)
             self.gate.leave(ticket)
             return None
-        self.load.begin(len(ids))
+        ticket.share = self.load.begin(len(ids))
         request = Request(lease, ticket, sequence, intended)
         self.running.append(request)
         return request
@@ -95,7 +95,7 @@ class PoolUser:
         self.engine.end(request.sequence)
         self.rows.give_back(request.lease)
         self.gate.leave(request.ticket)
-        self.load.end(len(request.intended))
+        self.load.end(request.ticket.share)
         self.running.remove(request)
 
     def serve(self, before, images, after=1):

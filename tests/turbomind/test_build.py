@@ -7,7 +7,8 @@ from lmdeploy import TurbomindEngineConfig
 from lmdeploy.messages import EngineOutput, ResponseType
 
 from lmdeploy_ext.turbomind import build
-from lmdeploy_ext.turbomind.build import CapturedTable, build_virtual_tokens, pool_slots
+from lmdeploy_ext.turbomind.build import (CapturedTable, build_virtual_tokens, most_tokens,
+                                          pool_slots)
 from lmdeploy_ext.turbomind.kv_capacity import kv_capacity
 from lmdeploy_ext.turbomind.self_test import SelfTestFailed, check_virtual_tokens, distance
 from lmdeploy_ext.turbomind.virtual_ids import NoPlace
@@ -19,7 +20,7 @@ INTERNVL2_8B = SimpleNamespace(num_layer=32, kv_head_num=8, size_per_head=128, h
                                vocab_size=92553)
 
 
-def engine(captured=CapturedTable([1 << 40], torch.float16, 100 * GIB), **options):
+def engine(captured=CapturedTable([1 << 40], torch.float16, 0, 100 * GIB), **options):
     return SimpleNamespace(
         captured_table=captured, config=SimpleNamespace(model_config=INTERNVL2_8B),
         engine_config=TurbomindEngineConfig(**{**dict(enable_prefix_caching=True), **options}))
@@ -27,7 +28,7 @@ def engine(captured=CapturedTable([1 << 40], torch.float16, 100 * GIB), **option
 
 @pytest.mark.parametrize('captured, reason', [
     (None, 'workspace'),
-    (CapturedTable([1 << 40, 1 << 41], torch.float16, GIB), 'tp is 2'),
+    (CapturedTable([1 << 40, 1 << 41], torch.float16, 0, GIB), 'tp is 2'),
 ])
 def test_one_warning_says_why_images_take_the_stock_path(captured, reason, caplog):
     assert build_virtual_tokens(engine(captured)) is None
@@ -71,6 +72,12 @@ def test_the_size_of_a_pool():
     assert pool_slots(None, 128, 10 * GIB, row) == 10 * GIB // 20 // row // 256
     assert pool_slots(1000, 128, GIB, row) == 3
     assert pool_slots(10, 128, GIB, row) == 1
+
+
+def test_prompts_whose_keys_depend_on_their_length_are_bounded():
+    scaling = dict(max_position_embeddings=32768, rope_scaling_factor=2.0)
+    assert most_tokens(SimpleNamespace(use_dynamic_ntk=1, **scaling)) == 32768
+    assert most_tokens(SimpleNamespace(use_dynamic_ntk=0, **scaling)) is None
 
 
 def test_bounds_of_the_kv_blocks():

@@ -137,6 +137,26 @@ def test_the_same_image_is_computed_once_however_many_ask():
     assert engine.model.matched_tokens == 7 * 128
 
 
+@pytest.mark.parametrize('blocks', [400, 30])
+def test_different_images_after_the_same_text_run_together(blocks):
+    """Also while they are more than the KV blocks hold, so that nothing is sure to stay there that
+    nobody uses."""
+    engine = StandInEngine(slots=30, blocks=blocks, seconds=0.01)
+    engine.model.limit = 400
+
+    async def test():
+        client, peak = Client(engine), []
+        tasks = [asyncio.ensure_future(client.answer(400, [number], after))
+                 for number in range(10) for after in (1, 2)]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0.002)
+            peak.append(len(engine.running))
+        await asyncio.gather(*tasks)
+        return max(peak)
+
+    assert run(test()) >= 8
+
+
 def test_without_keys_only_text_is_reused():
     engine = StandInEngine(slots=8, keyed=False)
 
@@ -264,6 +284,15 @@ def test_an_image_larger_than_the_pool_takes_the_stock_path():
     engine = StandInEngine(slots=2)
     assert run(Client(engine).answer(0, [7])) == stock_answer(engine, 0, [7])
     assert engine.virtual_tokens.figures().stock == 1
+
+
+def test_a_prompt_whose_keys_depend_on_its_length_takes_the_stock_path():
+    engine = StandInEngine(slots=8)
+    engine.virtual_tokens._most_tokens = 30
+    assert run(Client(engine).answer(0, [7])) == stock_answer(engine, 0, [7])
+    assert run(Client(engine).answer(0, [0])) == stock_answer(engine, 0, [0])
+    figures = engine.virtual_tokens.figures()
+    assert (figures.stock, figures.virtual) == (1, 1)
 
 
 def test_rows_that_cannot_be_written_are_no_reason_to_fail(caplog):

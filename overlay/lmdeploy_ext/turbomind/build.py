@@ -30,11 +30,13 @@ class CapturedTable:
     """What upstream shows of the embedding table, once: while it loads the weights.
 
     Attributes:
-        address, dtype: of the table of each GPU.
-        free_bytes: on the GPU then: weights are allocated, KV blocks are not.
+        addresses, dtype: of the table of each GPU.
+        device: index of the first of them.
+        free_bytes: on it at that time: weights are allocated, KV blocks are not.
     """
     addresses: Sequence[int]
     dtype: torch.dtype
+    device: int
     free_bytes: int
 
 
@@ -48,7 +50,8 @@ def capture_table(params: Mapping[str, Sequence[Any]]) -> Optional[CapturedTable
     if not tables:
         return None
     free_bytes, _ = torch.cuda.mem_get_info(tables[0].device)
-    return CapturedTable([table.data_ptr() for table in tables], tables[0].dtype, free_bytes)
+    return CapturedTable([table.data_ptr() for table in tables], tables[0].dtype,
+                         tables[0].device.index, free_bytes)
 
 
 def build_virtual_tokens(engine: Any) -> Optional[VirtualTokens]:
@@ -121,7 +124,7 @@ def _checked(engine: Any, settings: Settings) -> VirtualTokens:
 
 
 def _memory(engine: Any, table: EmbeddingTable, settings: Settings) -> MappedMemory:
-    device = torch.cuda.current_device()
+    device = engine.captured_table.device
     free_bytes, _ = torch.cuda.mem_get_info(device)
     slots = pool_slots(settings.feature_pool_rows, engine.engine_config.max_batch_size, free_bytes,
                        table.row_bytes)
@@ -135,7 +138,7 @@ def _virtual_tokens(engine: Any, table: EmbeddingTable, memory: MappedMemory,
     dtype = engine.captured_table.dtype
     ids = virtual_ids(table, table.rows, memory.address, memory.size, (table.hidden, table.dtype))
     slots = ids.rows // _SLOT_ROWS
-    total_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    total_bytes = torch.cuda.get_device_properties(engine.captured_table.device).total_memory
     capacity = kv_capacity(engine.config.model_config, engine.engine_config, dtype.itemsize,
                            engine.captured_table.free_bytes, total_bytes)
     if not wraps_in_time(slots, _SLOT_ROWS, capacity.most + slots * _SLOT_ROWS):
@@ -149,4 +152,15 @@ def _virtual_tokens(engine: Any, table: EmbeddingTable, memory: MappedMemory,
     queue = RowQueue(PoolRows(slots, _SLOT_ROWS, capacity.most))
     gate = PrefixGate(load, capacity.most + slots * _SLOT_ROWS, lambda: queue.computed_tokens)
     return VirtualTokens(pool, queue, settings.prefix_cache == 'content',
-                         settings.feature_pool_full == 'wait', load, gate)
+                         settings.feature_pool_full == 'wait', load, gate,
+                         most_tokens(engine.config.attention_config))
+
+
+def most_tokens(attention: Any) -> Optional[int]:
+    """Of a prompt whose keys do not depend on its length; None where those of none do.
+
+    Args:
+        attention: TurboMind's `AttentionConfig`.
+    """
+    scaled = attention.use_dynamic_ntk and attention.rope_scaling_factor >= 1
+    return attention.max_position_embeddings if scaled else None

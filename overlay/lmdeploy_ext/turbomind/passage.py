@@ -26,15 +26,25 @@ class Passage:
         prompt: to send.
         on_computed: called once, when the first token is there.
         on_end: called once, when the engine reads the request's rows no more.
+        on_growth: called with the number of tokens that came since the last time.
         reports_early: whether somebody waits for the first token.
     """
 
     def __init__(self, prompt: Prompt, on_computed: Callable[[], None],
-                 on_end: Callable[[], None], reports_early: bool = False) -> None:
+                 on_end: Callable[[], None], on_growth: Callable[[int], None],
+                 reports_early: bool = False) -> None:
         self.prompt, self.reports_early = prompt, reports_early
+        self._on_growth, self._tokens = on_growth, 0
         self._on_computed, self._on_end = on_computed, on_end
         self._computed = self._cancelled = self._ended = False
         self._lock = threading.Lock()
+
+    def got(self, tokens: int) -> None:
+        """So many tokens of the answer are there."""
+        if tokens > self._tokens:
+            self._on_growth(tokens - self._tokens)
+            self._tokens = tokens
+            self.computed()
 
     def computed(self) -> None:
         """A token came. After a cancellation it need not have come from this request: TurboMind

@@ -10,11 +10,11 @@ request was cancelled, its blocks are left alone until they must have been evict
 import hashlib
 import threading
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Optional, Sequence, Union
+from typing import Callable, Dict, List, Optional, Sequence, Set, Union
 
 import numpy as np
 
-from lmdeploy_ext.turbomind.kv_load import KvLoad
+from lmdeploy_ext.turbomind.kv_load import KvLoad, KvShare
 from lmdeploy_ext.turbomind.waiting_line import Wait, WaitingLine
 
 _BLOCK = 64
@@ -29,15 +29,26 @@ class Ticket:
         parts: its beginnings of 1, 2, … whole blocks.
         owned: those that it computes, alone.
         computed: whether its first token came.
+        share: of its sequence, from the time when that goes to the engine.
     """
     parts: List[bytes]
     owned: List[bytes] = field(default_factory=list)
     computed: bool = False
+    share: Optional[KvShare] = None
 
 
 @dataclass
 class _Part:
+    """A beginning of prompts.
+
+    Attributes:
+        owner: computes it now.
+        users: whose sequences have its blocks, matched or computed.
+        trusted_until: see `KvLoad.trusted_until`.
+        spoiled_at: when its owner ended without having computed it.
+    """
     owner: Optional[Ticket] = None
+    users: Set[Ticket] = field(default_factory=set)
     trusted_until: int = -1
     spoiled_at: Optional[int] = None
 
@@ -78,7 +89,9 @@ class PrefixGate:
             ticket = Ticket(parts)
             for part in parts:
                 entry = self._parts.setdefault(part, _Part())
-                if not self._load.trusts(entry.trusted_until):
+                if self._is_there(entry):
+                    entry.users.add(ticket)
+                else:
                     entry.owner = ticket
                     ticket.owned.append(part)
             self._forget_useless()
@@ -91,6 +104,7 @@ class PrefixGate:
             self._trust(ticket)
             for part in ticket.owned:
                 self._parts[part].owner = None
+                self._parts[part].users.add(ticket)
             self._line.serve()
 
     def leave(self, ticket: Ticket) -> None:
@@ -99,8 +113,10 @@ class PrefixGate:
             if ticket.computed:
                 self._trust(ticket)
             else:
-                for part in ticket.owned:
-                    self._parts[part] = _Part(spoiled_at=self._computed_tokens())
+                for entry in (self._parts[part] for part in ticket.owned):
+                    entry.owner, entry.trusted_until = None, -1
+                    entry.spoiled_at = self._computed_tokens()
+            self._forget_user(ticket)
             self._line.serve()
 
     @property
@@ -108,10 +124,20 @@ class PrefixGate:
         """Requests that had to wait."""
         return self._line.waits
 
+    def _is_there(self, part: _Part) -> bool:
+        """Whether its blocks cannot have been evicted."""
+        return (self._load.trusts(part.trusted_until)
+                or any(user.share is not None and self._load.keeps_its_blocks(user.share)
+                       for user in part.users))
+
+    def _forget_user(self, ticket: Ticket) -> None:
+        for part in ticket.parts:
+            self._parts[part].users.discard(ticket)
+
     def _trust(self, ticket: Ticket) -> None:
         until = self._load.trusted_until()
         for part in ticket.parts:
-            entry = self._parts.setdefault(part, _Part())
+            entry = self._parts[part]
             entry.trusted_until = max(entry.trusted_until, until)
 
     def _spoiled(self, part: _Part) -> bool:
@@ -121,7 +147,7 @@ class PrefixGate:
     def _forget_useless(self) -> None:
         if len(self._parts) > _MANY:
             self._parts = {key: part for key, part in self._parts.items()
-                           if part.owner is not None or self._spoiled(part)
+                           if part.owner is not None or part.users or self._spoiled(part)
                            or self._load.trusts(part.trusted_until)}
 
     def _undo(self, ticket: Optional[Ticket]) -> None:
@@ -129,6 +155,7 @@ class PrefixGate:
         if ticket is not None:
             for part in ticket.owned:
                 self._parts[part].owner = None
+            self._forget_user(ticket)
 
 
 def parts_of(ids: Sequence[int]) -> List[bytes]:

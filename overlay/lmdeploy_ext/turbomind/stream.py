@@ -35,8 +35,7 @@ async def async_stream(original: Callable[..., AsyncIterator[Any]], instance: An
         async with aclosing(original(instance, session, prompt.ids, prompt.embeddings,
                                      prompt.ranges, **options)) as outputs:
             async for output in outputs:
-                if output.num_token > 0:
-                    passage.computed()
+                passage.got(output.num_token)
                 if asked or not is_partial(output):
                     yield output
     finally:
@@ -68,8 +67,10 @@ def stream(original: Callable[..., Iterator[Any]], instance: Any, *args: Any,
             instance.future.add_done_callback(lambda _: tokens.guard.leave_penalised())
 
 
-def entry_of(session: int, options: dict) -> Entry:
+def entry_of(session: Any, options: dict) -> Entry:
     """What upstream's arguments say of a request."""
+    if not isinstance(session, int):  # a batch of sequences in one call: nothing to wait for each
+        return Entry(tuple(session), has_penalty(options['gen_config']), False, False, 0)
     starts = bool(options['sequence_start'])
     whole = starts and bool(options['sequence_end']) and options['step'] == 0
     return Entry(session, has_penalty(options['gen_config']), starts, whole,

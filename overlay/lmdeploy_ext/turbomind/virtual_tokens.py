@@ -3,7 +3,7 @@ import asyncio
 import logging
 import threading
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Hashable, List, Optional, Sequence
 
 import torch
 
@@ -37,7 +37,7 @@ class Entry:
     """What decides a request's way, beside its prompt.
 
     Attributes:
-        session: its id.
+        session: its id, or those of a batch.
         penalised: whether it has a repetition penalty.
         starts: whether its sequence begins with it: TurboMind looks for cached prefixes then.
         whole: whether it ends with it, too. A session that stays open takes the stock
@@ -46,7 +46,7 @@ class Entry:
             history no later turn could have a repetition penalty.
         output_tokens: at most.
     """
-    session: int
+    session: Hashable
     penalised: bool
     starts: bool
     whole: bool
@@ -64,15 +64,17 @@ class VirtualTokens:
         wait: for rows while the pool is full; else the stock path is taken.
         load: what is in the engine; `gate` asks it.
         gate: keeps prompts from KV blocks that are not computed yet.
+        most_tokens: of a prompt; None for any number. The keys of longer ones depend on their
+            length (dynamic NTK scaling), which TurboMind's trie does not know.
     """
 
     def __init__(self, pool: FeaturePool, queue: RowQueue, keyed: bool, wait: bool, load: KvLoad,
-                 gate: PrefixGate) -> None:
+                 gate: PrefixGate, most_tokens: Optional[int] = None) -> None:
         self._pool, self._queue, self._keyed, self._wait = pool, queue, keyed, wait
-        self._load, self._gate = load, gate
+        self._load, self._gate, self._most_tokens = load, gate, most_tokens
         self.guard = PenaltyGuard()
         self._lock = threading.Lock()
-        self._passages: Dict[int, Passage] = {}
+        self._passages: Dict[Hashable, Passage] = {}
         self._virtual = self._stock = self._penalties = 0
 
     async def admit(self, prompt: Prompt, entry: Entry) -> Passage:
@@ -89,7 +91,7 @@ class VirtualTokens:
                 return passage
         return await self._stocked(prompt, entry)
 
-    def cancelled(self, session: int) -> None:
+    def cancelled(self, session: Hashable) -> None:
         """Somebody asks the engine to stop a session's sequence."""
         passage = self._passages.get(session)
         if passage is not None:
@@ -100,6 +102,8 @@ class VirtualTokens:
                                    self._penalties)
 
     def _fits(self, prompt: Prompt) -> bool:
+        if self._most_tokens is not None and len(prompt.ids) > self._most_tokens:
+            return False
         embeddings, ranges = prompt.embeddings or (), prompt.ranges or ()
         # upstream's own encoders give numpy arrays; some of their models need more than embeddings
         return (len(embeddings) == len(ranges) > 0
@@ -185,8 +189,9 @@ class VirtualTokens:
 
     def _passage(self, entry: Entry, prompt: Prompt, ticket: Optional[Ticket],
                  computed: Callable[[], None], leave: Callable[[], None]) -> Passage:
-        tokens = len(prompt.ids) + entry.output_tokens
-        self._load.begin(tokens)
+        share = self._load.begin(len(prompt.ids))
+        if ticket is not None:
+            ticket.share = share
 
         def on_computed() -> None:
             computed()
@@ -200,11 +205,12 @@ class VirtualTokens:
             leave()
             if ticket is not None:
                 self._gate.leave(ticket)
-            self._load.end(tokens)
+            self._load.end(share)
 
         # the first of several tokens: somebody may wait for what this request computes
         reports_early = bool(ticket and ticket.owned) and entry.output_tokens != 1
-        passage = Passage(prompt, on_computed, on_end, reports_early)
+        passage = Passage(prompt, on_computed, on_end,
+                          lambda tokens: self._load.grow(share, tokens), reports_early)
         with self._lock:
             self._passages[entry.session] = passage
         return passage
