@@ -59,7 +59,7 @@ class PoolUser:
         ids += range(500, 500 + after)
         intended += range(500, 500 + after)
         self.rows.written(lease)
-        ticket = self.gate.enter(parts_of(ids))
+        ticket = self.gate.enter(parts_of(ids), len(ids))
         if not isinstance(ticket, Ticket):
             self.rows.give_back(lease)
             return ticket
@@ -68,7 +68,6 @@ class PoolUser:
             self.rows.give_back(lease)
             self.gate.leave(ticket)
             return None
-        ticket.share = self.load.begin(len(ids))
         request = Request(lease, ticket, sequence, intended)
         self.running.append(request)
         return request
@@ -95,7 +94,6 @@ class PoolUser:
         self.engine.end(request.sequence)
         self.rows.give_back(request.lease)
         self.gate.leave(request.ticket)
-        self.load.end(request.ticket.share)
         self.running.remove(request)
 
     def serve(self, before, images, after=1):

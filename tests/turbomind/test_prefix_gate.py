@@ -3,28 +3,21 @@ import pytest
 
 from lmdeploy_ext.turbomind import prefix_gate
 from lmdeploy_ext.turbomind.kv_load import KvLoad
-from lmdeploy_ext.turbomind.prefix_gate import PrefixGate, Ticket, parts_of
+from lmdeploy_ext.turbomind.prefix_gate import PrefixGate, parts_of
 from lmdeploy_ext.turbomind.waiting_line import Wait
 
 TEXT = list(range(200))
 
 
 class Gate(PrefixGate):
-    """With what is sent to the engine."""
+    """A gate, and how many tokens the engine has computed."""
 
     def __init__(self, kv_tokens=10**6):
         self.load, self.seen = KvLoad(kv_tokens), 0
         super().__init__(self.load, 1000, lambda: self.seen)
 
     def send(self, ids):
-        ticket = self.enter(parts_of(ids))
-        if isinstance(ticket, Ticket):
-            ticket.share = self.load.begin(len(ids))
-        return ticket
-
-    def end(self, ticket):
-        self.leave(ticket)
-        self.load.end(ticket.share)
+        return self.enter(parts_of(ids), len(ids))
 
 
 def test_parts_are_whole_blocks_and_depend_on_all_before():
@@ -51,7 +44,7 @@ def test_blocks_are_trusted_until_too_much_came():
     def serve(ids):
         ticket = gate.send(ids)
         gate.computed(ticket)
-        gate.end(ticket)
+        gate.leave(ticket)
         return len(ticket.owned)
 
     assert serve(TEXT) == 3
@@ -69,11 +62,11 @@ def test_in_an_overloaded_engine_blocks_of_its_oldest_sequences_are_trusted():
     gate.computed(first)
     users = [gate.send(TEXT) for _ in range(10)]
     assert not any(user.owned for user in users)
-    gate.end(first)
+    gate.leave(first)
     assert not gate.send(TEXT).owned, 'the oldest of those that matched them is still there'
     for user in users:
         gate.computed(user)
-        gate.end(user)
+        gate.leave(user)
 
 
 def test_a_sequence_that_may_be_preempted_is_no_reason_to_trust():
@@ -88,7 +81,7 @@ def test_a_sequence_that_may_be_preempted_is_no_reason_to_trust():
 
 def test_what_was_never_computed_is_spoiled_until_it_must_be_gone():
     gate = Gate()
-    gate.end(gate.send(TEXT))
+    gate.leave(gate.send(TEXT))
     assert gate.send(TEXT) is None
     gate.seen = 999
     assert gate.send(TEXT) is None
@@ -100,8 +93,8 @@ def test_what_was_known_before_is_not_spoiled():
     gate = Gate()
     first = gate.send(TEXT)
     gate.computed(first)
-    gate.end(first)
-    gate.end(gate.send(TEXT[:128] + [7] * 64))
+    gate.leave(first)
+    gate.leave(gate.send(TEXT[:128] + [7] * 64))
     assert gate.send(TEXT).owned == []
     assert gate.send(TEXT[:128] + [7] * 64) is None
 
@@ -115,5 +108,5 @@ def test_parts_of_no_more_use_are_forgotten(monkeypatch, spoil):
         gate.seen += 100 * spoil
         if not spoil:
             gate.computed(ticket)
-        gate.end(ticket)
+        gate.leave(ticket)
     assert len(gate._parts) <= 12

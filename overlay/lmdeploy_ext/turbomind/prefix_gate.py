@@ -29,12 +29,12 @@ class Ticket:
         parts: its beginnings of 1, 2, … whole blocks.
         owned: those that it computes, alone.
         computed: whether its first token came.
-        share: of its sequence, from the time when that goes to the engine.
+        share: of its sequence.
     """
     parts: List[bytes]
+    share: KvShare
     owned: List[bytes] = field(default_factory=list)
     computed: bool = False
-    share: Optional[KvShare] = None
 
 
 @dataclass
@@ -76,9 +76,9 @@ class PrefixGate:
             None where blocks may be in the trie that were never computed.
         """
         parts = parts_of(ids)
-        return await self._line.wait_for(lambda: self.enter(parts), self._undo)
+        return await self._line.wait_for(lambda: self.enter(parts, len(ids)), self._undo)
 
-    def enter(self, parts: List[bytes]) -> Union[Ticket, Wait, None]:
+    def enter(self, parts: List[bytes], tokens: int) -> Union[Ticket, Wait, None]:
         """The same at once."""
         with self._lock:
             known = [self._parts[part] for part in parts if part in self._parts]
@@ -86,10 +86,11 @@ class PrefixGate:
                 return Wait.ASIDE
             if any(map(self._spoiled, known)):
                 return None
-            ticket = Ticket(parts)
-            for part in parts:
-                entry = self._parts.setdefault(part, _Part())
-                if self._is_there(entry):
+            entries = [self._parts.setdefault(part, _Part()) for part in parts]
+            there = [self._is_there(entry) for entry in entries]
+            ticket = Ticket(parts, self._load.begin(tokens))
+            for part, entry, is_there in zip(parts, entries, there):
+                if is_there:
                     entry.users.add(ticket)
                 else:
                     entry.owner = ticket
@@ -116,7 +117,7 @@ class PrefixGate:
                 for entry in (self._parts[part] for part in ticket.owned):
                     entry.owner, entry.trusted_until = None, -1
                     entry.spoiled_at = self._computed_tokens()
-            self._forget_user(ticket)
+            self._forget(ticket)
             self._line.serve()
 
     @property
@@ -127,10 +128,10 @@ class PrefixGate:
     def _is_there(self, part: _Part) -> bool:
         """Whether its blocks cannot have been evicted."""
         return (self._load.trusts(part.trusted_until)
-                or any(user.share is not None and self._load.keeps_its_blocks(user.share)
-                       for user in part.users))
+                or any(self._load.keeps_its_blocks(user.share) for user in part.users))
 
-    def _forget_user(self, ticket: Ticket) -> None:
+    def _forget(self, ticket: Ticket) -> None:
+        self._load.end(ticket.share)
         for part in ticket.parts:
             self._parts[part].users.discard(ticket)
 
@@ -155,7 +156,7 @@ class PrefixGate:
         if ticket is not None:
             for part in ticket.owned:
                 self._parts[part].owner = None
-            self._forget_user(ticket)
+            self._forget(ticket)
 
 
 def parts_of(ids: Sequence[int]) -> List[bytes]:

@@ -189,9 +189,7 @@ class VirtualTokens:
 
     def _passage(self, entry: Entry, prompt: Prompt, ticket: Optional[Ticket],
                  computed: Callable[[], None], leave: Callable[[], None]) -> Passage:
-        share = self._load.begin(len(prompt.ids))
-        if ticket is not None:
-            ticket.share = share
+        share = self._load.begin(len(prompt.ids)) if ticket is None else ticket.share
 
         def on_computed() -> None:
             computed()
@@ -203,9 +201,10 @@ class VirtualTokens:
                 if self._passages.get(entry.session) is passage:
                     del self._passages[entry.session]
             leave()
-            if ticket is not None:
+            if ticket is None:
+                self._load.end(share)
+            else:
                 self._gate.leave(ticket)
-            self._load.end(share)
 
         # the first of several tokens: somebody may wait for what this request computes
         reports_early = bool(ticket and ticket.owned) and entry.output_tokens != 1
