@@ -132,8 +132,9 @@ def test_the_same_image_is_computed_once_however_many_ask():
 
     answers = run(test())
     assert answers == [stock_answer(engine, 70, [7], after) for after in range(1, 9)]
-    rows = engine.virtual_tokens.figures().queue.rows
-    assert rows.loads == 1 and rows.hit_images == 7
+    figures = engine.virtual_tokens.figures()
+    assert figures.queue.rows.loads == 1 and figures.queue.rows.hit_images == 7
+    assert figures.prefix_waits == 7
     assert engine.model.matched_tokens == 7 * 128
 
 

@@ -25,11 +25,13 @@ class VirtualTokenFigures:
     Attributes:
         virtual, stock: requests with images, by the way that they took.
         penalties: requests with a repetition penalty.
+        prefix_waits: requests that waited for another to compute what they begin with.
     """
     queue: QueueFigures
     virtual: int
     stock: int
     penalties: int
+    prefix_waits: int
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class VirtualTokens:
 
     def figures(self) -> VirtualTokenFigures:
         return VirtualTokenFigures(self._queue.figures(), self._virtual, self._stock,
-                                   self._penalties)
+                                   self._penalties, self._gate.waits)
 
     def _fits(self, prompt: Prompt) -> bool:
         if self._most_tokens is not None and len(prompt.ids) > self._most_tokens:
