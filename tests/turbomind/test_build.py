@@ -136,6 +136,13 @@ def test_the_self_test_fails_with_the_reason(options, reason):
     assert engine.virtual_tokens.figures().queue.rows.rows_in_use == 0
 
 
+def test_a_session_too_short_for_the_self_test_is_a_reason():
+    engine = AnsweringEngine()
+    engine.session_len = 400
+    with pytest.raises(SelfTestFailed, match='session_len is 400'):
+        check_virtual_tokens(engine, engine.virtual_tokens, HIDDEN)
+
+
 def test_answers_with_few_tokens_in_common_are_far_apart():
     assert distance({1: 0.0, 2: -1.0}, {1: -0.5, 3: -1.0}) == 0.5
     assert distance({1: 0.0}, {2: 0.0}) == float('inf')

@@ -72,11 +72,11 @@ def test_in_an_overloaded_engine_blocks_of_its_oldest_sequences_are_trusted():
 def test_a_sequence_that_may_be_preempted_is_no_reason_to_trust():
     load = KvLoad(700)
     shares = [load.begin(200) for _ in range(4)]
-    assert [load.keeps_its_blocks(share) for share in shares] == [True, True, False, False]
+    assert load.never_preempted() == set(shares[:2])
     load.grow(shares[0], 300)
-    assert [load.keeps_its_blocks(share) for share in shares] == [True, False, False, False]
+    assert load.never_preempted() == set(shares[:1])
     load.end(shares[0])
-    assert load.keeps_its_blocks(shares[2]) and not load.keeps_its_blocks(shares[0])
+    assert load.never_preempted() == set(shares[1:3])
 
 
 def test_what_was_never_computed_is_spoiled_until_it_must_be_gone():

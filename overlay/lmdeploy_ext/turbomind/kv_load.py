@@ -1,7 +1,7 @@
 """What the engine has in its KV blocks, and for how long what was computed stays there."""
 import threading
 from dataclasses import dataclass
-from typing import Dict
+from typing import Dict, Set
 
 _BLOCK = 64  # tokens; sequences take whole blocks, and one more is on its way
 
@@ -61,14 +61,15 @@ class KvLoad:
         """Whether these blocks are still there."""
         return self._admitted <= until
 
-    def keeps_its_blocks(self, share: KvShare) -> bool:
-        """Whether a sequence is never preempted, so that its blocks are never evicted: only
-        sequences that came earlier take blocks from one that runs (SequenceManager.cc,
-        Transaction), and together with it they do not need more than there are."""
+    def never_preempted(self) -> Set[KvShare]:
+        """Sequences whose blocks are never evicted before their end: only those that came earlier
+        take blocks from one that runs (SequenceManager.cc, Transaction), and together with it
+        they do not need more than there are."""
+        kept, tokens = set(), 0
         with self._lock:
-            tokens = 0
-            for earlier in self._shares:
-                tokens += earlier.tokens
-                if earlier is share or tokens > self._kv_tokens:
+            for share in self._shares:
+                tokens += share.tokens
+                if tokens > self._kv_tokens:
                     break
-            return tokens <= self._kv_tokens and share in self._shares
+                kept.add(share)
+        return kept

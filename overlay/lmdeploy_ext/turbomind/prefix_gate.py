@@ -87,7 +87,8 @@ class PrefixGate:
             if any(map(self._spoiled, known)):
                 return None
             entries = [self._parts.setdefault(part, _Part()) for part in parts]
-            there = [self._is_there(entry) for entry in entries]
+            kept = self._load.never_preempted()
+            there = [self._is_there(entry, kept) for entry in entries]
             ticket = Ticket(parts, self._load.begin(tokens))
             for part, entry, is_there in zip(parts, entries, there):
                 if is_there:
@@ -125,10 +126,10 @@ class PrefixGate:
         """Requests that had to wait."""
         return self._line.waits
 
-    def _is_there(self, part: _Part) -> bool:
+    def _is_there(self, part: _Part, kept: Set[KvShare]) -> bool:
         """Whether its blocks cannot have been evicted."""
         return (self._load.trusts(part.trusted_until)
-                or any(self._load.keeps_its_blocks(user.share) for user in part.users))
+                or any(user.share in kept for user in part.users))
 
     def _forget(self, ticket: Ticket) -> None:
         self._load.end(ticket.share)

@@ -34,6 +34,10 @@ def check_virtual_tokens(engine: Any, tokens: VirtualTokens, hidden: int) -> Non
     Raises:
         SelfTestFailed: they are not what they should be.
     """
+    needed = _BEFORE + _IMAGE + _AFTER + 1
+    if engine.session_len < needed:
+        raise SelfTestFailed(f'session_len is {engine.session_len}, but the self-test needs '
+                             f'{needed} tokens; make it larger')
     rng = torch.Generator().manual_seed(0)
     sessions = iter(range(_FIRST_SESSION, _FIRST_SESSION + 9))
     text = torch.randint(3, engine.config.model_config.vocab_size, (_BEFORE + _AFTER, ),
