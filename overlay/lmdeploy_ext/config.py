@@ -78,12 +78,12 @@ class Settings:
     vision_graphs_lazy: bool = False
     vision_replicas: Optional[int] = None
     vision_log_seconds: Optional[float] = None
+    feature_pool_rows: Optional[int] = None
+    feature_pool_full: str = 'wait'
     feature_cache_mb: Optional[int] = None
     feature_cache_seconds: Optional[float] = None
     feature_cache_host_mb: Optional[int] = None
     features_gpu_mb: Optional[int] = None
-    feature_pool_rows: Optional[int] = None
-    feature_pool_full: str = 'wait'
     prefix_cache: str = 'content'
 
     @classmethod
