@@ -104,7 +104,7 @@ class StandInInstance:
         inputs = {name: torch.from_dlpack(value) for name, value in tm_inputs.items()}
         session = int(inputs['CORRID'][0])
         if inputs['STOP'][0]:
-            self.engine.running[session].set()
+            self.engine.running.get(session, threading.Event()).set()
             return self.outputs([])
         ids = inputs['input_ids'][0].tolist()
         stopped = self.engine.running[session] = threading.Event()
