@@ -1,5 +1,4 @@
 """The vision service of a model that LMDeploy has loaded."""
-import logging
 from typing import Any, List, Optional
 
 import torch
@@ -9,6 +8,7 @@ from lmdeploy_ext.vision.backend import VisionBackend
 from lmdeploy_ext.vision.eager import EagerBackend
 from lmdeploy_ext.vision.feature_cache import FeatureCache
 from lmdeploy_ext.vision.features import DeviceBudget
+from lmdeploy_ext.vision.figures import info_log
 from lmdeploy_ext.vision.graph_pool import GraphBackend
 from lmdeploy_ext.vision.model_key import model_key
 from lmdeploy_ext.vision.replicas import ReplicatedBackend
@@ -19,8 +19,6 @@ from lmdeploy_ext.vision.upstream import UpstreamBackend
 from lmdeploy_ext.vision.vit import InternViT
 from lmdeploy_ext.vision.vit_weights import default_dtype, load_vit
 from lmdeploy_ext.vl.internvl import loader_of
-
-logger = logging.getLogger(__name__)
 
 
 def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
@@ -60,8 +58,8 @@ def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
     device_results = on_gpu and takes_device_tensors(engine_config)
     scheduler = TileScheduler(backend, backend.max_tiles,
                               host_results=on_gpu and not device_results)
-    logger.info('vision: %s in %s on %s, up to %d tiles in a batch', settings.backend,
-                backend.dtype, device, backend.max_tiles)
+    info_log.info('vision: %s in %s on %s, up to %d tiles in a batch', settings.backend,
+                  backend.dtype, device, backend.max_tiles)
     return VisionService(loader, scheduler, _cache(settings, pinned=on_gpu), key,
                          DeviceBudget(settings.waiting_bytes) if device_results else None,
                          settings.log_seconds)
