@@ -1,6 +1,8 @@
 """The vision service: each request its own features, known images once, failures alone."""
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -240,6 +242,25 @@ def test_upstreams_encoder_uses_it_without_a_polling_thread(checkpoint):
     del encoder, features
     gc.collect()
     assert scheduler() is None  # and with it the model's memory
+
+
+def test_an_interpreter_that_ends_waits_for_no_batch_that_never_does(checkpoint):
+    program = f"""
+import asyncio, threading
+import lmdeploy_ext.autopatch
+from lmdeploy_ext.vision import tile_scheduler
+from tests.vision.test_service import CPU, ImageEncoder, images
+tile_scheduler.EXIT_SECONDS = 0.1
+encoder = ImageEncoder({checkpoint!r}, None, CPU)
+encoder.service._scheduler._backend.encode = lambda tiles, out: threading.Event().wait()
+try:
+    asyncio.run(asyncio.wait_for(encoder.async_infer(images(1)), 1))
+except asyncio.TimeoutError:
+    print('the end')
+"""
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True,
+                           timeout=90)
+    assert ended.returncode == 0 and ended.stdout.endswith('the end\n'), ended.stderr
 
 
 def test_a_tower_of_another_side_is_refused_at_the_start(checkpoint):
