@@ -1,5 +1,6 @@
 """The vision service: each request its own features, known images once, failures alone."""
 import asyncio
+import functools
 import gc
 import subprocess
 import sys
@@ -268,6 +269,18 @@ def test_a_tower_of_another_side_is_refused_at_the_start(checkpoint):
     vision.model.config.force_image_size = 56
     with pytest.raises(ValueError, match='56 pixels.*cut to 112.*LMDEPLOY_EXT_VISION=upstream'):
         build_service(vision, CPU)
+
+
+def test_the_engine_finds_the_towers_memory_free(checkpoint, monkeypatch):
+    vision = load_vl_model(checkpoint, backend_config=CPU)
+    tower = vision.model.vision_model
+    tower.forward = functools.partial(tower.forward)  # a cycle, as accelerate's hooks make them
+    weight, held = weakref.ref(tower.encoder.layers[0].attn.proj.weight), []
+    del tower
+    monkeypatch.setattr(torch.cuda, 'empty_cache', lambda: held.append(weight()))
+    service = build_service(vision, CPU)
+    service.close()
+    assert held[-1:] == [None]
 
 
 def test_it_is_off_by_setting(checkpoint, monkeypatch):

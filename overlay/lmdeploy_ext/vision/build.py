@@ -1,4 +1,5 @@
 """The vision service of a model that LMDeploy has loaded."""
+import gc
 from typing import Any, List, Optional
 
 import torch
@@ -88,6 +89,8 @@ def give_up_tower(model: torch.nn.Module) -> None:
     """Free a model's vision tower and projector, which another module computes from now on."""
     # what is left has the weights that it shares with the other one, or none
     model.vision_model = model.mlp1 = torch.nn.Identity()
+    gc.collect()  # where it was spread over GPUs, accelerate's hooks hold its modules in cycles
+    torch.cuda.empty_cache()  # the engines take what the driver calls free; without CUDA nothing
 
 
 def takes_device_tensors(engine_config: Any) -> bool:
