@@ -80,6 +80,7 @@ def test_what_decides_tiles_differs_where_tiles_do():
     ('VISION_DTYPE', 'half', 'is not float16, bfloat16 or float32'),
     ('VISION_GRAPHS', '1-', 'is not a range like 1-8 or a list like 1,2,4'),
     ('VISION_GRAPHS', '0,1', 'is not a range like 1-8 or a list like 1,2,4'),
+    ('VISION_GRAPHS', '1-1000000000', 'is not a range like 1-8 or a list like 1,2,4'),
     ('FEATURE_CACHE_MB', '-1', 'is not a whole number'),
 ])
 def test_a_setting_of_images_that_cannot_be_used_is_refused(name, value, said):
