@@ -13,9 +13,9 @@ from lmdeploy_ext.patching import patch
        'one step before its last token is computed.',
        remove_when='block_trie_match is removed')
 def allocate_by_content(original):
-    from lmdeploy_ext.pytorch.prefix.cache import prefix_cache_of
 
     def allocate(self, seq):
+        from lmdeploy_ext.pytorch.prefix.cache import prefix_cache_of
         prefix_cache_of(self).insert(seq)
 
     return allocate

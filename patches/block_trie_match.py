@@ -18,9 +18,9 @@ from lmdeploy_ext.patching import patch
        needs=('block_trie_allocate', 'create_model_inputs_resume', 'history_embeddings_get_step'),
        remove_when='upstream keys image positions by the content of the image')
 def match_by_content(original):
-    from lmdeploy_ext.pytorch.prefix.cache import prefix_cache_of
 
     def match(self, seq):
+        from lmdeploy_ext.pytorch.prefix.cache import prefix_cache_of
         prefix_cache_of(self).match(seq)
 
     match.tells_images_apart = True

@@ -177,6 +177,32 @@ def test_a_new_question_about_an_image(checkpoint, monkeypatch, mode, found):
     assert (figures.cached_tokens, figures.prompt_tokens) == (found, 116 if mode != 'off' else 0)
 
 
+def test_a_prefill_counts_what_is_left_of_prompts(checkpoint):
+    """8 prompts of 101 tokens, of which 5 are to compute, in one batch of 128 tokens at most. All
+    their tokens would make 8 batches. They know the first prompt, which came right before."""
+    prompts = [prompt_of(START + START[:8], IMAGES[0], START[:17], text(question, 4))
+               for question in range(9)]
+    watch, batches = Watch(), []
+
+    async def talk(engine):
+        watch(engine)
+        compute = engine.model_agent.logits
+
+        def logits(inputs, all_positions):
+            if not inputs.is_decoding:
+                batches.append(len(inputs.seq_length))
+            return compute(inputs, all_positions)
+
+        engine.model_agent.logits = logits
+        return await asyncio.gather(*(ask_one(engine, session, prompt, greedy(TOKENS, logprobs=1))
+                                      for session, prompt in enumerate(prompts)))
+
+    answers = with_engine(checkpoint(), talk, max_prefill_token_num=128, enable_prefix_caching=True)
+    check(answers, ask(checkpoint(), prompts, greedy(TOKENS, logprobs=1)))
+    assert batches == [1, 8]
+    assert watch.figures.cached_tokens == 8 * 96
+
+
 def converse(folder, rounds, watch, **settings):
     """Answers to the rounds of several sessions that are open at the same time, asked once more as
     a client without sessions asks: all that was said, in a session of its own."""
