@@ -38,6 +38,14 @@ def test_a_number_that_cannot_be_used_is_refused(name, value, kind):
                                  f'set it to one, or unset it for the default')
 
 
+def test_the_mode_of_the_prefix_cache_is_read():
+    assert Settings.from_env({}).prefix_cache == 'content'
+    for mode in ('content', 'text', 'off'):
+        assert Settings.from_env({'LMDEPLOY_EXT_PREFIX_CACHE': mode}).prefix_cache == mode
+    with pytest.raises(SettingError, match="PREFIX_CACHE='on' is not content, text or off"):
+        Settings.from_env({'LMDEPLOY_EXT_PREFIX_CACHE': 'on'})
+
+
 def test_settings_of_images_are_read():
     env = {'LMDEPLOY_EXT_TILES': 'budget:1280', 'LMDEPLOY_EXT_MAX_SHRINK': '1.5',
            'LMDEPLOY_EXT_TILE_FIT': 'crop', 'LMDEPLOY_EXT_THUMBNAIL_FROM': '4',

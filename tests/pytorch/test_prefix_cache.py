@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lmdeploy.pytorch.config import CacheConfig, SchedulerConfig
@@ -21,6 +22,7 @@ from lmdeploy_ext.pytorch.prefix.block_key import block_key
 from lmdeploy_ext.pytorch.prefix.cache import prefix_cache_of
 from lmdeploy_ext.pytorch.prefix.figures import PrefixFigures
 from lmdeploy_ext.pytorch.prefix.image_key import image_key
+from lmdeploy_ext.pytorch.prefix.positions import image_positions, place_images
 
 SIZE, BLOCKS, AHEAD, LONGEST = 4, 20, 5, 48
 IMAGES = [np.full((tokens, 2), number, np.float32)
@@ -326,3 +328,25 @@ def test_an_image_is_known_by_the_values_of_its_features():
     assert key(values) == key(values.copy())
     assert len({key(values), key(values + 1), key(values.reshape(2, 3)),
                 key(values.astype(np.float16))}) == 4
+
+
+def test_features_go_where_the_rest_of_an_image_is_computed():
+    seq = sequence([[7, 8, 7], 5, [8], 1])  # images at 3 to 14 and 16 to 19, 21 tokens
+    rows = {}
+    for step in (0, 8, 15, 18):
+        seq.set_step(step)
+        assert seq.history_len == step
+        rows[step] = image_positions([seq, sequence([[7]])], 21 - step).int()
+    whole = torch.tensor([0] * 3 + [1] * 12 + [0] + [1] * 4 + [0])
+    for step, row in rows.items():
+        assert row[0].tolist() == whole[step:].tolist() and not row[1].any()
+
+
+def test_a_model_whose_positions_count_whole_images_shares_text_only(trie):
+    """CogVLM and GLM-4V."""
+    engine = SimpleNamespace(model_config=SimpleNamespace(cogvlm_style=True),
+                             scheduler=SimpleNamespace(block_trie=trie))
+    place_images(engine, [], SimpleNamespace(vision_inputs=None))
+    parts = [[7] * 6, 5, [8, 8]]
+    known(trie, sequence(parts))
+    assert known(trie, sequence(parts)) == 4
