@@ -9,8 +9,8 @@ from lmdeploy_ext.patching import patch
            '6790b26d0da505b0': '0.6.1 to 0.6.4',
        },
        why='Prompts enter the prefix cache when their answers are decoded, which since 0.6.1 is '
-       'after all prompts that wait; and max_prefill_token_num counts all tokens of a prompt, also '
-       'those that the cache has: 3 prompts of 1000 tokens a batch where 64 tokens are new.',
+       'after all prompts that wait; and max_prefill_token_num counts all tokens of a prompt: 8 '
+       'prompts of 101 tokens, 96 of them known, were 8 batches of 128 at most, now 1.',
        remove_when='upstream puts blocks into the trie after a prefill and counts what is left')
 def prepare_prefill(original):
 

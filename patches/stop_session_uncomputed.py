@@ -5,9 +5,9 @@ from lmdeploy_ext.patching import patch
 @patch(target='lmdeploy.pytorch.paging.scheduler:Scheduler.stop_session',
        group='correctness',
        upstream={'2d9c27b7198087d3': '0.6.0 to 0.6.4'},
-       why='The next request of an opened session counts all tokens of a cancelled one as history, '
-       'also those that waited to be computed: it is answered from KV blocks of others, and the '
-       'prefix cache hands them out.',
+       why='The next request of an opened session counts all tokens of a cancelled one as '
+       'history, also those that waited to be computed: it is answered from KV blocks of others, '
+       'and the prefix cache hands them out.',
        needs=('update_token_ids_evicted', ),  # which reads the mark
        remove_when='an opened session goes on rightly after a request was cancelled in the queue')
 def mark_what_waits(original):

@@ -1,4 +1,4 @@
-"""Prompts with images for the PyTorch engine, as token ids and features: no vision model needed."""
+"""Prompts with images for the PyTorch engine, as token ids and features: no vision model runs."""
 import asyncio
 import random
 from dataclasses import dataclass, field
@@ -70,8 +70,10 @@ def with_engine(folder: str, talk: Callable, **settings):
     """What `await talk(engine)` returns, with an engine of small blocks on the CPU."""
 
     async def run():
-        return await talk(Engine(folder, PytorchEngineConfig(device_type='cpu', block_size=BLOCK,
-                                                             **settings)))
+        engine = Engine(folder, PytorchEngineConfig(device_type='cpu', block_size=BLOCK,
+                                                    **settings))
+        # an engine that fails answers nobody
+        return await asyncio.wait_for(talk(engine), timeout=300)
 
     return asyncio.run(run())
 

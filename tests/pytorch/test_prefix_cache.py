@@ -149,7 +149,7 @@ class Engine:
         return list(self.scheduler.seq_manager.get_all_sequences())
 
     def check(self):
-        """Every reference is somebody's, every block without one is free, and leaves are leaves."""
+        """References are somebody's, blocks without any are free, and leaves have no children."""
         allocator, trie = self.scheduler.block_manager.allocator, self.scheduler.block_trie
         references = np.zeros(BLOCKS, np.int64)
         for seq in self.sequences():
@@ -299,6 +299,13 @@ def test_equal_hashes_are_no_hit(trie):
     first, second = sequence([[-1] * 9]), sequence([[-2] * 9])
     assert (known(trie, first), known(trie, second)) == (0, 0)
     assert block_key(first, 0, SIZE) != block_key(second, 0, SIZE)
+
+
+def test_blocks_of_one_image_differ_in_their_place_in_it():
+    seq = sequence([5])  # 3 blocks, all of the same ids
+    parts = [block_key(seq, start, start + SIZE).images[0] for start in (0, 4, 8)]
+    assert [part[1:] for part in parts] == [(0, 4, 0), (0, 4, 4), (0, 4, 8)]
+    assert len({part.key for part in parts}) == 1
 
 
 def test_figures_count_a_request_once_however_often_it_waits(trie):

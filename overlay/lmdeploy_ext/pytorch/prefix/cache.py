@@ -86,7 +86,7 @@ class PrefixCache:
             trie.allocator.free(np.array(doubles))
 
     def cached_tokens(self, session: Any) -> int:
-        """Prompt tokens of the present request of a `SchedulerSession` that came from the cache."""
+        """Prompt tokens of a `SchedulerSession`'s present request that came from the cache."""
         return sum(map(cached_tokens, session.sequences.values()))
 
     def figures(self) -> PrefixFigures:

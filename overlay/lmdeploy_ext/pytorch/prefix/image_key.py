@@ -12,8 +12,8 @@ def image_key(image: Any) -> bytes:
     """The key that the vision service gave the features, or else a hash of their values.
 
     Args:
-        image: upstream's `InputEmbeddings`, one image of a request. It keeps its key, since hashing
-            takes 1 ms a megabyte; nobody changes the values of a request that is under way.
+        image: upstream's `InputEmbeddings`, one image of a request. It keeps its key, since
+            hashing takes 1 ms a megabyte; nobody changes the values while a request is under way.
     """
     known = getattr(image, 'image_key', None)
     if known is None:
