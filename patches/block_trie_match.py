@@ -8,6 +8,8 @@ from lmdeploy_ext.patching import patch
        guards={
            'lmdeploy.pytorch.paging.block_trie:Node': {'3ca5beed678a2824': '0.6.0 to 0.6.4'},
            'lmdeploy.pytorch.block:LogicalTokenBlocks': {'8158597862ca2642': '0.6.0 to 0.6.4'},
+           'lmdeploy.pytorch.paging.block_manager.base_block_manager:LogicalAllocator':
+           {'acc33e55f1b5960e': '0.6.0 to 0.6.4'},
            'lmdeploy.pytorch.messages:SchedulerSequence.set_step':
            {'b65a833327f89bc4': '0.6.0 to 0.6.4'},
        },
