@@ -49,15 +49,16 @@ def check(answers, expected):
 
 
 class Watch:
-    """Counts what an engine does, and sees that no forward pass writes into a block of the trie.
+    """Counts what an engine does.
 
     Attributes:
+        overwritten: blocks of the trie that a forward pass wrote.
         preempted, evicted: sequences that lost their blocks, blocks that the trie gave up.
         prefilled: tokens that were computed in prefills.
     """
 
     def __init__(self):
-        self.preempted = self.evicted = self.prefilled = 0
+        self.overwritten = self.preempted = self.evicted = self.prefilled = 0
 
     def __call__(self, engine):
         self.trie = engine.scheduler.block_trie
@@ -67,7 +68,7 @@ class Watch:
         def logits(inputs, all_positions):
             if not inputs.is_decoding:
                 self.prefilled += inputs.input_ids.numel()
-            assert self.written(inputs).isdisjoint(self.known()), 'a shared block is written'
+            self.overwritten += len(self.written(inputs) & self.known())
             return compute(inputs, all_positions)
 
         def count_evicted(blocks):
@@ -118,6 +119,7 @@ def test_hundreds_of_requests_over_few_images(checkpoint, expected, settings):
     answers = ask(checkpoint(), PROMPTS, greedy(TOKENS, logprobs=1), watch=watch,
                   enable_prefix_caching=True, **settings)
     check(answers, expected)
+    assert not watch.overwritten
     few = settings['num_gpu_blocks'] < 100
     assert (watch.evicted > 100 and watch.preempted > 10) == few
     total = sum(len(prompt.ids) for prompt in PROMPTS)
@@ -128,12 +130,12 @@ def test_hundreds_of_requests_over_few_images(checkpoint, expected, settings):
 
 
 def test_stock_answers_about_other_images(checkpoint, expected, stock):
-    """The test above on stock's prefix cache. Seen once, of 300 answers wrong: 27 in few blocks, 43
-    in some and 76 in chunks on 0.6.0; 25, 46 and 72 on 0.6.4, by
+    """The test above on stock's prefix cache. Seen once, of 300 answers wrong: 27 in few blocks,
+    43 in some and 76 in chunks on 0.6.0; 25, 46 and 72 on 0.6.4, by
     `LMDEPLOY_EXT_PATCHES=-block_trie_match,-block_trie_allocate,-create_model_inputs_resume,
     -history_embeddings_get_step,-schedule_prefill_known pytest -k hundreds_of_requests`.
-    With no correctness patch at all (`LMDEPLOY_EXT_PATCHES=cpu,engine_instance_logprobs`) the
-    engine ends in the first of them, with the IndexError of an empty trie.
+    With no correctness patch at all (`LMDEPLOY_EXT_PATCHES=cpu`) the engine ends in the first of
+    them, with the IndexError of an empty trie.
     """
     for owner, name in ((BlockTrie, 'match'), (BlockTrie, 'allocate'),
                         (HistoryEmbeddings, 'get_step'), (Engine, 'create_model_inputs'),
@@ -246,4 +248,5 @@ def test_opened_sessions(checkpoint, blocks):
                        enable_prefix_caching=True)
     for answer, expected in zip(answers, plain):
         check(answer, expected)
+    assert not watch.overwritten
     assert watch.figures.cached_tokens > 100 and (watch.preempted > 3) == (blocks < 100)
