@@ -4,7 +4,7 @@ What holds at any time, and why no sequence ever writes to a block that another 
 - A block enters the trie when all its tokens are computed (upstream: one step earlier).
 - A sequence writes at its step (`history_len`) and behind it. Its blocks up to `last_shared_node`
   may be in the trie; that node ends at or before the step.
-- A node is known by its `BlockKey`, so the path from the root names every token, and every row of
+- A node is known by its `block_key`, so the path from the root names every token, and every row of
   image features, that its keys and values depend on.
 """
 from typing import Any, List
