@@ -26,6 +26,8 @@ class Settings:
             Without it: half of the free memory, 4 GiB at most.
         cpu_threads: `LMDEPLOY_EXT_CPU_THREADS`, torch threads of the CPU backend. Without it:
             the cores that this process may use.
+        prefix_cache: `LMDEPLOY_EXT_PREFIX_CACHE`, what an engine with `enable_prefix_caching`
+            reuses: `content` (text and images), `text` (blocks before the first image) or `off`.
         tiles: `LMDEPLOY_EXT_TILES`, how images are cut: `native`, `stock` or `budget:N`.
         max_shrink, tile_fit, thumbnail_from: `LMDEPLOY_EXT_MAX_SHRINK`, `_TILE_FIT` (`pad`, `crop`
             or `stretch`), `_THUMBNAIL_FROM`; see `vl.tiling.TilePolicy`, whose defaults hold.
@@ -76,6 +78,7 @@ class Settings:
     feature_cache_seconds: Optional[float] = None
     feature_cache_host_mb: Optional[int] = None
     features_gpu_mb: Optional[int] = None
+    prefix_cache: str = 'content'
 
     @classmethod
     def from_env(cls, env: Optional[Mapping[str, str]] = None) -> 'Settings':
@@ -84,6 +87,8 @@ class Settings:
         return cls(patches=env.get(PREFIX + 'PATCHES', 'all'),
                    cpu_kv_gb=_positive(env, 'CPU_KV_GB', float),
                    cpu_threads=_positive(env, 'CPU_THREADS', int),
+                   prefix_cache=_chosen(env, 'PREFIX_CACHE', 'content|text|off',
+                                        'content, text or off') or 'content',
                    **_tile_settings(env),
                    **_image_settings(env),
                    **_vision_settings(env))

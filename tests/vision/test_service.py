@@ -18,7 +18,7 @@ from lmdeploy_ext.models import register
 from lmdeploy_ext.models.checkpoint import write_checkpoint
 from lmdeploy_ext.vision.backend import VisionBackend
 from lmdeploy_ext.vision.build import build_service
-from lmdeploy_ext.vision.features import DeviceBudget, Features
+from lmdeploy_ext.vision.features import DeviceBudget, Features, attached_key
 from lmdeploy_ext.vl.failure import ImageFailed
 from lmdeploy_ext.vl.image_errors import UnreadableImage
 from lmdeploy_ext.vl.internvl import encode
@@ -100,6 +100,28 @@ def test_a_known_image_is_neither_decoded_nor_encoded_again(serve):
     figures = service.figures()
     assert (figures.cache.hits, figures.cache.misses) == (1, 2)
     assert figures.scheduler.images == 2
+
+
+@pytest.mark.parametrize('settings', [{}, {'FEATURE_CACHE_MB': '0'}], ids=str)
+def test_features_carry_the_key_of_their_image_for_the_prefix_cache(checkpoint, monkeypatch,
+                                                                    settings):
+    for name, value in settings.items():
+        monkeypatch.setenv(f'LMDEPLOY_EXT_{name}', value)
+    config = PytorchEngineConfig(device_type='cpu', enable_prefix_caching=True)
+    service = build_service(load_vl_model(checkpoint, backend_config=CPU), config)
+    image, other = images(2)
+    ask = [image, other, bytes(image)]
+    keys = [attached_key(one) for one in tensors(service.infer(ask))]
+    assert keys[0] == keys[2] != keys[1] and None not in keys
+    capped, = tensors(service.infer([encoded(picture(300, 250), 'PNG')], [{}]))
+    one, = tensors(service.infer([encoded(picture(300, 250), 'PNG')], [{'max_dynamic_patch': 1}]))
+    assert attached_key(capped) != attached_key(one)
+    service.close()
+
+
+def test_without_a_feature_cache_and_a_prefix_cache_nothing_is_hashed(serve):
+    features, = tensors(serve(FEATURE_CACHE_MB='0').infer(images(1)))
+    assert attached_key(features) is None
 
 
 def test_without_a_cache_nothing_is_kept(serve):

@@ -50,8 +50,8 @@ def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
     except ValueError as error:
         raise ValueError(f'{error}; LMDEPLOY_EXT_VISION=upstream keeps its own code, off all of '
                          'stock LMDeploy\'s encoder') from error
-    key = b''
-    if settings.cache_bytes:
+    key, keyed = b'', shares_images(engine_config)
+    if settings.cache_bytes or keyed:
         key = model_key(vision.model, vision.config, settings.backend, backend.dtype)
     if settings.backend != 'upstream':
         give_up_tower(vision.model)
@@ -63,7 +63,14 @@ def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
                   backend.dtype, device, backend.max_tiles)
     return VisionService(loader, scheduler, _cache(settings, pinned=on_gpu), key,
                          DeviceBudget(settings.waiting_bytes) if device_results else None,
-                         settings.log_seconds)
+                         settings.log_seconds, keyed)
+
+
+def shares_images(engine_config: Any) -> bool:
+    """Whether the language model's prefix cache knows images, by the keys of their features."""
+    from lmdeploy.messages import PytorchEngineConfig
+    return (isinstance(engine_config, PytorchEngineConfig) and engine_config.enable_prefix_caching
+            and Settings.from_env().prefix_cache == 'content')
 
 
 def make_backend(model: torch.nn.Module, settings: VisionSettings,

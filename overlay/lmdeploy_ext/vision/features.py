@@ -1,9 +1,14 @@
 """Features on their way to the language model."""
 import threading
 import weakref
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
+
+
+def attached_key(features: Any) -> Optional[bytes]:
+    """The key that `Features` gave its tensor; None for whatever else holds features."""
+    return getattr(features, 'feature_key', None)
 
 
 class Features:
@@ -15,10 +20,14 @@ class Features:
 
     Args:
         tensor: [tokens, hidden]; shared with the feature cache, so nobody may write to it.
+        key: of what it was computed from; see `content_key.feature_key`. It goes with the tensor,
+            since upstream hands that to the engine and nothing else; `attached_key` finds it.
     """
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, key: Optional[bytes] = None) -> None:
         self._tensor = tensor
+        if key is not None:
+            tensor.feature_key = key
 
     @property
     def shape(self) -> Tuple[int, ...]:
@@ -56,8 +65,12 @@ class DeviceBudget:
         """Of the features that wait on the GPU."""
         return self._bytes
 
-    def hand_out(self, tensor: torch.Tensor) -> Optional[Features]:
-        """Features that count until nobody holds them any more; None if there is no room."""
+    def hand_out(self, tensor: torch.Tensor, key: Optional[bytes] = None) -> Optional[Features]:
+        """Features that count until nobody holds them any more; None if there is no room.
+
+        Args:
+            tensor, key: as for `Features`.
+        """
         size = tensor.nbytes
         with self._lock:
             fits = self._bytes + size <= self._limit
@@ -69,7 +82,7 @@ class DeviceBudget:
         # nobody else has, the cached tensor lives on.
         view = tensor.view(tensor.shape)
         weakref.finalize(view, self._give_back, size).atexit = False
-        return Features(view)
+        return Features(view, key)
 
     def _give_back(self, size: int) -> None:
         with self._lock:

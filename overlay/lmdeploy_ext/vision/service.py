@@ -26,18 +26,20 @@ class VisionService:
     Args:
         loader: prepares images.
         scheduler: encodes their tiles.
-        cache: features of known images; None to look nothing up and hash nothing.
-        model: identity of the vision model, for the cache's keys.
+        cache: features of known images; None to look nothing up.
+        model: identity of the vision model, for keys.
         budget: of features on the GPU that wait for the language model; None where they are in
             host memory already.
         log_seconds: between two lines of figures in the log, while there is work.
+        keyed: whether features carry their keys, also where no cache needs them.
     """
 
     def __init__(self, loader: ImageLoader, scheduler: TileScheduler,
                  cache: Optional[FeatureCache], model: bytes,
-                 budget: Optional[DeviceBudget] = None, log_seconds: float = 60) -> None:
+                 budget: Optional[DeviceBudget] = None, log_seconds: float = 60,
+                 keyed: bool = False) -> None:
         self._loader, self._scheduler, self._cache = loader, scheduler, cache
-        self._model, self._budget = model, budget
+        self._model, self._budget, self._keyed = model, budget, keyed
         self._shared = SharedWork()
         self._log = FigureLog(self.figures, log_seconds)
 
@@ -61,7 +63,7 @@ class VisionService:
         """
         options = [{}] * len(inputs) if params is None else params
         flow, cache = self._scheduler.flow(), self._cache
-        opened = await self._loader.open(inputs, options, keyed=cache is not None)
+        opened = await self._loader.open(inputs, options, keyed=self._keyed or cache is not None)
         tasks = [asyncio.ensure_future(self._features(image, flow, cache)) for image in opened]
         try:
             return list(await asyncio.gather(*tasks))
@@ -101,28 +103,30 @@ class VisionService:
 
     async def _features(self, image: OpenedImage, flow: Flow,
                         cache: Optional[FeatureCache]) -> Features:
+        key = None
+        if image.key is not None:
+            key = feature_key(image.key, image.plan, self._loader.settings.rules, self._model)
         if cache is None:
-            return await self._hand_out(await self._encode(image, flow))
+            return await self._hand_out(await self._encode(image, flow), key)
 
         async def encode_and_keep() -> torch.Tensor:
             features = await self._encode(image, flow)
             cache.put(key, features)
             return features
 
-        key = feature_key(image.key, image.plan, self._loader.settings.rules, self._model)
         found = cache.get(key)
         if found is None:
             found = await self._shared.result(key, encode_and_keep)
         image.release()  # its place, where another request's computation or the cache gave them
-        return await self._hand_out(found)
+        return await self._hand_out(found, key)
 
-    async def _hand_out(self, features: torch.Tensor) -> Features:
+    async def _hand_out(self, features: torch.Tensor, key: Optional[bytes]) -> Features:
         if self._budget is None:
-            return Features(features)
-        handed = self._budget.hand_out(features)
+            return Features(features, key)
+        handed = self._budget.hand_out(features, key)
         if handed is None:  # the copy waits for the GPU, so another thread does
             loop = asyncio.get_running_loop()
-            handed = Features(await loop.run_in_executor(None, features.cpu))
+            handed = Features(await loop.run_in_executor(None, features.cpu), key)
         return handed
 
     async def _encode(self, image: OpenedImage, flow: Flow) -> torch.Tensor:
