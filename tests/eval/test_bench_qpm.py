@@ -34,6 +34,14 @@ def test_the_result_has_every_variant_beside_stock_and_both_targets(command, tmp
         assert part in table
 
 
+def test_a_finished_run_is_measured_anew(command, tmp_path):
+    assert qpm.main(command) == 0
+    before = sorted(path.stat().st_mtime_ns for path in tmp_path.glob('work/variants/*/*.jsonl'))
+    assert qpm.main(command) == 0
+    after = sorted(path.stat().st_mtime_ns for path in tmp_path.glob('work/variants/*/*.jsonl'))
+    assert len(after) == len(before) > 0 and after[0] > before[-1]
+
+
 def test_targets_compare_with_stock_and_with_the_pipeline_alone():
     rows = [{'variant': 'stock'}, {'variant': 'images-only', 'ratio_to_stock': 2.5},
             {'variant': 'patched', 'ratio_to_stock': 3.0}]

@@ -11,7 +11,7 @@ from lmdeploy_ext.vision.figures import FigureLog, VisionFigures, line
 from lmdeploy_ext.vision.graph_figures import GraphFigures
 from lmdeploy_ext.vision.scheduler_figures import SchedulerFigures
 from lmdeploy_ext.vision.shared_work import SharedFigures
-from tests.vision.test_service import CPU, checkpoint, images  # noqa: F401  a fixture
+from tests.vision.test_service import CPU, images
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_line_is_due_after_so_many_seconds(messages):
     assert ['20 images' in messages[0], '40 images' in messages[1], len(messages)] == [1, 1, 2]
 
 
-def test_lmdeploys_log_shows_them(checkpoint, messages, monkeypatch):  # noqa: F811
+def test_lmdeploys_log_shows_them(checkpoint, messages, monkeypatch):
     monkeypatch.setenv('LMDEPLOY_EXT_VISION_LOG_SECONDS', '0.001')
     encoder = ImageEncoder(checkpoint, None, CPU)
     assert 'vision: eager in torch.float32 on cpu, up to 4 tiles in a batch' in messages

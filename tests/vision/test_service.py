@@ -29,14 +29,6 @@ CPU = PytorchEngineConfig(device_type='cpu')
 
 
 @pytest.fixture(scope='module')
-def checkpoint(tmp_path_factory):
-    """A tiny InternVL2."""
-    folder = tmp_path_factory.mktemp('service') / 'model'
-    write_checkpoint(folder, 'tiny', dtype='float32', seed=7)
-    return str(folder)
-
-
-@pytest.fixture(scope='module')
 def reference(checkpoint):
     """What an image's features are: the reference model, one image at a time."""
     vision = load_vl_model(checkpoint, backend_config=CPU)

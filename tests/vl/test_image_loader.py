@@ -178,14 +178,16 @@ def test_a_detail_that_is_a_list_is_the_requests_error(make):
         load(make(), PNG, detail=['high'])
 
 
-def test_an_image_holds_its_place_until_it_is_released_or_dropped(make):
+@pytest.mark.parametrize('get', [load, open_images])
+def test_an_image_holds_its_place_until_it_is_released_or_dropped(make, get):
+    """Prepared, or opened only."""
     loader = make(places=2)
-    first, second = load(loader, PNG, PNG)
+    first, second = get(loader, PNG, PNG)
     with pytest.raises(asyncio.TimeoutError):
         load(loader, PNG, seconds=0.05)
     first.release()
     first.release()
-    third, = load(loader, PNG)
+    third, = get(loader, PNG)
     del second, third
     assert all_places_are_free(loader)
 
@@ -375,18 +377,6 @@ def test_a_key_is_that_of_the_pixels_that_are_cut(make, policy):
             assert np.array_equal((await loader.cut(image)).tiles, expected)
 
     asyncio.run(run())
-
-
-def test_an_opened_image_holds_its_place_until_it_is_released_or_dropped(make):
-    loader = make(places=2)
-    first, second = open_images(loader, PNG, PNG)
-    with pytest.raises(asyncio.TimeoutError):
-        load(loader, PNG, seconds=0.05)
-    first.release()
-    first.release()
-    third, = open_images(loader, PNG)
-    del second, third
-    assert all_places_are_free(loader)
 
 
 def test_the_place_goes_from_the_opened_image_to_its_tiles(make):

@@ -48,8 +48,8 @@ def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
         backend = make_backend(vision.model, settings, _replica_devices(device, settings, tp))
         _check_side(backend.side, loader.side)
     except ValueError as error:
-        raise ValueError(f'{error}; LMDEPLOY_EXT_VISION=upstream keeps its own code, off all of '
-                         'stock LMDeploy\'s encoder') from error
+        raise ValueError(f'{error}; set LMDEPLOY_EXT_VISION=upstream for the checkpoint\'s own '
+                         'code, or off for stock LMDeploy\'s encoder') from error
     key, keyed = b'', shares_images(engine_config)
     if settings.cache_bytes or keyed:
         key = model_key(vision.model, vision.config, settings.backend, backend.dtype)
