@@ -65,5 +65,5 @@ bench-vit: setup ## [SHAPE=8b DEVICE=cpu]: the vision encoder, stock against our
 		$(if $(DEVICE),--device '$(DEVICE)') $(ARGS)
 
 bench-qpm: setup ## [MODEL=folder MANIFEST=file]: images a minute end to end, stock against ours, into eval/results/qpm.*
-	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval.bench.qpm $(if $(filter command line,$(origin MODEL)),--model '$(MODEL)') \
+	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval.bench.qpm $(if $(filter command environment,$(firstword $(origin MODEL))),--model '$(MODEL)') \
 		$(if $(MANIFEST),--manifest '$(MANIFEST)') $(ARGS)

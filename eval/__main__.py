@@ -168,7 +168,7 @@ def _add_engine_arguments(group: 'argparse._ArgumentGroup') -> None:
     add('--tp', type=int, metavar='N', help='GPUs that share the language model [%(default)s]')
     add('--session-len', type=int, metavar='N', help='tokens of a request at most [as the model]')
     add('--vision-batch', type=int, metavar='N',
-        help='images that the vision model is given at once [%(default)s]')
+        help='images that stock\'s vision encoder is given at once [%(default)s]')
 
 
 if __name__ == '__main__':

@@ -44,8 +44,9 @@ def serve_images(original):
         if self.service is not None:
             self.async_infer = self.service.async_infer
             self.infer = self.forward = self.service.infer
-            # its threads and the model's memory go with this encoder
-            weakref.finalize(self, self.service.close)
+            # Its threads and the model's memory go with this encoder. At the interpreter's end the
+            # scheduler closes itself, and waits for no batch that never ends.
+            weakref.finalize(self, self.service.close).atexit = False
         elif asked.thread_safe:
             self._create_thread_safe_task()
 

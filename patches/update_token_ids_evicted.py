@@ -14,8 +14,12 @@ from lmdeploy_ext.patching import patch
 def recompute_evicted_session(original):
 
     def update_token_ids(self, *args, **kwargs):
+        computed = self.history_len
         original(self, *args, **kwargs)
         if not len(self.logical_blocks):
             self.set_step(0)
+        elif getattr(self, 'is_cancelled', False):  # see stop_session_uncomputed
+            self.set_step(computed)
+        self.is_cancelled = False
 
     return update_token_ids

@@ -169,7 +169,8 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
                      type=_positive,
                      default=1,
                      metavar='N',
-                     help='images that the vision model is given at once')
+                     help='images that stock\'s vision encoder is given at once '
+                     '(LMDEPLOY_EXT_VISION=off)')
     server = parser.add_argument_group('with --server')
     server.add_argument('--served-model', metavar='NAME', help='default: the server\'s first')
     server.add_argument('--tokenizer',

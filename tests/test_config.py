@@ -38,6 +38,14 @@ def test_a_number_that_cannot_be_used_is_refused(name, value, kind):
                                  f'set it to one, or unset it for the default')
 
 
+def test_the_mode_of_the_prefix_cache_is_read():
+    assert Settings.from_env({}).prefix_cache == 'content'
+    for mode in ('content', 'text', 'off'):
+        assert Settings.from_env({'LMDEPLOY_EXT_PREFIX_CACHE': mode}).prefix_cache == mode
+    with pytest.raises(SettingError, match="PREFIX_CACHE='on' is not content, text or off"):
+        Settings.from_env({'LMDEPLOY_EXT_PREFIX_CACHE': 'on'})
+
+
 def test_settings_of_images_are_read():
     env = {'LMDEPLOY_EXT_TILES': 'budget:1280', 'LMDEPLOY_EXT_MAX_SHRINK': '1.5',
            'LMDEPLOY_EXT_TILE_FIT': 'crop', 'LMDEPLOY_EXT_THUMBNAIL_FROM': '4',
@@ -80,6 +88,7 @@ def test_what_decides_tiles_differs_where_tiles_do():
     ('VISION_DTYPE', 'half', 'is not float16, bfloat16 or float32'),
     ('VISION_GRAPHS', '1-', 'is not a range like 1-8 or a list like 1,2,4'),
     ('VISION_GRAPHS', '0,1', 'is not a range like 1-8 or a list like 1,2,4'),
+    ('VISION_GRAPHS', '1-1000000000', 'is not a range like 1-8 or a list like 1,2,4'),
     ('FEATURE_CACHE_MB', '-1', 'is not a whole number'),
 ])
 def test_a_setting_of_images_that_cannot_be_used_is_refused(name, value, said):
@@ -94,8 +103,8 @@ def test_settings_of_the_vision_encoder_are_read():
     env = {'VISION': 'graphs', 'VISION_DTYPE': 'bfloat16', 'VISION_BATCH_TILES': '32',
            'VISION_GRAPHS': '4,1,2,2', 'VISION_GRAPHS_LAZY': '1', 'FEATURE_CACHE_MB': '0'}
     found = Settings.from_env({f'LMDEPLOY_EXT_{name}': env[name] for name in env})
-    assert (found.vision, found.vision_dtype, found.vision_batch_tiles) == ('graphs', 'bfloat16',
-                                                                           32)
+    assert (found.vision, found.vision_dtype) == ('graphs', 'bfloat16')
+    assert found.vision_batch_tiles == 32
     assert found.vision_graphs == (1, 2, 4) and found.vision_graphs_lazy
     assert found.feature_cache_mb == 0 and found.feature_cache_host_mb is None
     assert Settings.from_env({'LMDEPLOY_EXT_VISION_GRAPHS': '2-4'}).vision_graphs == (2, 3, 4)

@@ -18,6 +18,7 @@ from ..errors import EvalError
 from ..provenance import REPOSITORY, write_result
 from . import photographs
 from .children import stock_environment
+from .files import write_beside
 from .image_plot import draw
 from .image_table import summary, table
 from .memory import memory_rows
@@ -47,12 +48,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         print('interrupted; nothing was written', file=sys.stderr)
         return INTERRUPTED
     write_result(out, command=_typed(arguments.photos, arguments.quick), **result)
-    result = json.loads(out.read_text(encoding='utf-8'))
-    out.with_suffix('.md').write_text(table(result), encoding='utf-8')
-    draw(result, out.with_suffix('.png'))
-    print(summary(result))
-    print(f'\nresult:  {out}\ntable:   {out.with_suffix(".md")}\npicture: '
-          f'{out.with_suffix(".png")}')
+    write_beside(out, table, draw, summary)
     return 0
 
 

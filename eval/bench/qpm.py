@@ -63,8 +63,10 @@ def run(arguments: argparse.Namespace) -> Dict[str, Any]:
     settings = EvalSettings(model=arguments.model or str(DEMO / 'model'), manifest=manifest,
                             rounds=1 if arguments.quick else arguments.rounds,
                             concurrency=arguments.concurrency, backend=arguments.backend)
+    # what a finished run measured is of another commit, maybe
+    finished = (arguments.work / 'report.json').is_file()
     return evaluate(settings, parse_variants(VARIANTS, bool(gpus())), arguments.work,
-                    overwrite=arguments.overwrite)
+                    overwrite=arguments.overwrite or finished)
 
 
 def result_rows(report: Mapping[str, Any]) -> List[Dict[str, Any]]:
@@ -122,7 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     add('--concurrency', type=int, default=8, help='requests in flight [%(default)s]')
     add('--backend', default='auto', help='auto, pytorch or turbomind [%(default)s]')
     add('--work', type=Path, metavar='DIR', default=Path('eval/runs/qpm'),
-        help='folder of the run; an interrupted one goes on there [%(default)s]')
+        help='folder of the run; an interrupted one goes on there, a finished one begins anew '
+        '[%(default)s]')
     add('--overwrite', action='store_true', help='delete the rows of another run in --work')
     add('--quick', action='store_true', help='a few images, once: figures to ignore')
     add('--out', type=Path, metavar='FILE', help=f'JSON file [{OUT.relative_to(REPOSITORY)}]')

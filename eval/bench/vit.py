@@ -7,7 +7,6 @@ Stock is the reference's `extract_feature` with attention written out, as stock 
 it, normalising included. Beside the JSON file it writes the table (.md) and a picture (.png).
 """
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from lmdeploy_ext.models.shapes import SHAPES
 
 from ..errors import EvalError
 from ..provenance import REPOSITORY, commit, write_result
+from .files import write_beside
 from .scheduler_overhead import scheduler_overhead
 from .vit_plot import draw
 from .vit_speed import FULL, QUICK, speed_rows
@@ -59,12 +59,7 @@ def main(argv: Optional[List[str]] = None) -> int:
                             else RESULTS / f'{_name(devices, shape, dtype)}.json')
     typed = ['python', '-m', f'{__package__}.vit', *(sys.argv[1:] if argv is None else argv)]
     write_result(out, command=typed, commit=source, rows=rows, targets=targets(rows))
-    result = json.loads(out.read_text(encoding='utf-8'))
-    out.with_suffix('.md').write_text(table(result), encoding='utf-8')
-    draw(result, out.with_suffix('.png'))
-    print(summary(result))
-    print(f'\nresult:  {out}\ntable:   {out.with_suffix(".md")}\npicture: '
-          f'{out.with_suffix(".png")}')
+    write_beside(out, table, draw, summary)
     return 0
 
 

@@ -13,7 +13,7 @@ BATCH = {1: 192, 2: 128, 3: 96, 4: 80, 5: 64, 6: 56, 7: 48, 13: 24}
 PATCH_SHARES = (0.07, ) + (0.04, ) * 4 + (0.055, ) * 6 + (0.44, )
 #: Share of the pictures that are cut in another way than stock LMDeploy's. A large model has seen
 #: images cut, padded and stretched in many ways; this one has to be shown them.
-FREE_SHARE = 0.4
+FREE_SHARE = 0.5
 
 
 @dataclass(frozen=True)

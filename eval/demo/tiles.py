@@ -54,13 +54,13 @@ def stock_cut(width: int, height: int, max_num: int) -> Cut:
 
 @lru_cache(maxsize=None)
 def free_cuts(width: int, height: int, most: int = 6) -> tuple[Cut, ...]:
-    """Cuts on up to `most` tiles that neither enlarge the image nor shrink it below 3/5: fitted
+    """Cuts on up to `most` tiles that neither enlarge the image nor shrink it below 9/20: fitted
     to the middle of the canvas, or stretched over it; with and without a thumbnail."""
     cuts = []
     for columns in range(1, most + 1):
         for rows in range(1, most // columns + 1):
             scale = min(columns * TILE / width, rows * TILE / height)
-            if scale < 0.6 or columns > 1 and (columns - 1) * TILE >= width \
+            if scale < 0.45 or columns > 1 and (columns - 1) * TILE >= width \
                     or rows > 1 and (rows - 1) * TILE >= height:
                 continue
             for fitted in (True, False):

@@ -158,8 +158,8 @@ def _whole(env: Mapping[str, str], name: str) -> Optional[int]:
 
 def _sizes(env: Mapping[str, str], name: str) -> Optional[Tuple[int, ...]]:
     """The variable, a range or a list of sizes, in ascending order; None where it is not set."""
-    text = _chosen(env, name, r'[1-9]\d*-[1-9]\d*|[1-9]\d*(,[1-9]\d*)*',
-                   'a range like 1-8 or a list like 1,2,4')
+    text = _chosen(env, name, r'[1-9]\d{0,2}-[1-9]\d{0,2}|[1-9]\d{0,2}(,[1-9]\d{0,2})*',
+                   'a range like 1-8 or a list like 1,2,4, up to 999')
     if text is None:
         return None
     low, dash, high = text.partition('-')

@@ -77,7 +77,7 @@ def test_a_row_is_in_the_file_while_the_run_goes_on(tmp_path):
     out = tmp_path / 'out.jsonl'
     thread = threading.Thread(target=classify, args=(FolderSource(tmp_path / 'in'), out, engine))
     thread.start()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not (out.exists() and len(list(read_rows(out))) == 2):
         assert time.monotonic() < end
     go_on.set()

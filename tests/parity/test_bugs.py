@@ -6,6 +6,7 @@ from lmdeploy import GenerationConfig, PytorchEngineConfig
 from lmdeploy.pytorch.engine.engine import Engine
 from lmdeploy.pytorch.messages import SchedulerSequence
 from lmdeploy.pytorch.paging.eviction_helper import RecomputeEvictionHelper
+from lmdeploy.pytorch.paging.scheduler import Scheduler
 
 from tests.parity.engine import ask, ask_one, greedy
 from tests.parity.reference import Reference
@@ -67,6 +68,51 @@ def test_stock_goes_on_with_blocks_of_another_session(checkpoint, chat, stock):
 def test_a_chat_goes_on_after_its_blocks_were_taken(checkpoint, chat):
     *prompts, expected = chat
     assert ask_chat(checkpoint(), *prompts) == expected
+
+
+def ask_after_cancelling(folder, first, cancelled, second, **settings):
+    """The answer to the last question of a session in which one was cancelled in the queue."""
+    async def run():
+        engine = Engine(folder, PytorchEngineConfig(device_type='cpu', block_size=16, **settings))
+        await ask_one(engine, 0, first, greedy(6), end=False)
+        schedule, cancelling = engine.scheduler.schedule, []
+
+        def cancel_before(*args, **kwargs):
+            engine.scheduler.schedule = schedule
+            engine.scheduler.stop_session(0)
+            cancelling[0].cancel()
+            return schedule(*args, **kwargs)
+
+        other = asyncio.ensure_future(ask_one(engine, 1, second, greedy(6)))
+        engine.scheduler.schedule = cancel_before
+        cancelling.append(asyncio.ensure_future(ask_one(engine, 0, cancelled, greedy(6))))
+        await asyncio.wait([*cancelling, other])
+        return (await ask_one(engine, 0, second, greedy(6))).ids
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(scope='module')
+def cancelled_chat(checkpoint):
+    """Three questions of a session, the second one to be cancelled, and the last answer."""
+    first, cancelled, second = prompts_of([50, 40, 20], seed=6)
+    reference = Reference(checkpoint())
+    start = reference.ids(first, 6)
+    return first, cancelled, second, reference.ids(first + start + cancelled + second, 6)
+
+
+def test_stock_counts_what_was_cancelled_in_the_queue_as_computed(checkpoint, cancelled_chat,
+                                                                  stock):
+    stock(Scheduler, 'stop_session')
+    *prompts, expected = cancelled_chat
+    assert ask_after_cancelling(checkpoint(), *prompts) != expected
+
+
+@pytest.mark.parametrize('caching', [False, True])
+def test_a_chat_goes_on_after_a_question_was_cancelled(checkpoint, cancelled_chat, caching):
+    *prompts, expected = cancelled_chat
+    answer = ask_after_cancelling(checkpoint(), *prompts, enable_prefix_caching=caching)
+    assert answer == expected
 
 
 def stopping_at(token_id):

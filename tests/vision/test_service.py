@@ -1,6 +1,9 @@
 """The vision service: each request its own features, known images once, failures alone."""
 import asyncio
+import functools
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -15,7 +18,7 @@ from lmdeploy_ext.models import register
 from lmdeploy_ext.models.checkpoint import write_checkpoint
 from lmdeploy_ext.vision.backend import VisionBackend
 from lmdeploy_ext.vision.build import build_service
-from lmdeploy_ext.vision.features import DeviceBudget, Features
+from lmdeploy_ext.vision.features import DeviceBudget, Features, attached_key
 from lmdeploy_ext.vl.failure import ImageFailed
 from lmdeploy_ext.vl.image_errors import UnreadableImage
 from lmdeploy_ext.vl.internvl import encode
@@ -23,14 +26,6 @@ from tests.vl.image_files import encoded, picture
 
 register()
 CPU = PytorchEngineConfig(device_type='cpu')
-
-
-@pytest.fixture(scope='module')
-def checkpoint(tmp_path_factory):
-    """A tiny InternVL2."""
-    folder = tmp_path_factory.mktemp('service') / 'model'
-    write_checkpoint(folder, 'tiny', dtype='float32', seed=7)
-    return str(folder)
 
 
 @pytest.fixture(scope='module')
@@ -97,6 +92,28 @@ def test_a_known_image_is_neither_decoded_nor_encoded_again(serve):
     figures = service.figures()
     assert (figures.cache.hits, figures.cache.misses) == (1, 2)
     assert figures.scheduler.images == 2
+
+
+@pytest.mark.parametrize('settings', [{}, {'FEATURE_CACHE_MB': '0'}], ids=str)
+def test_features_carry_the_key_of_their_image_for_the_prefix_cache(checkpoint, monkeypatch,
+                                                                    settings):
+    for name, value in settings.items():
+        monkeypatch.setenv(f'LMDEPLOY_EXT_{name}', value)
+    config = PytorchEngineConfig(device_type='cpu', enable_prefix_caching=True)
+    service = build_service(load_vl_model(checkpoint, backend_config=CPU), config)
+    image, other = images(2)
+    ask = [image, other, bytes(image)]
+    keys = [attached_key(one) for one in tensors(service.infer(ask))]
+    assert keys[0] == keys[2] != keys[1] and None not in keys
+    capped, = tensors(service.infer([encoded(picture(300, 250), 'PNG')], [{}]))
+    one, = tensors(service.infer([encoded(picture(300, 250), 'PNG')], [{'max_dynamic_patch': 1}]))
+    assert attached_key(capped) != attached_key(one)
+    service.close()
+
+
+def test_without_a_feature_cache_and_a_prefix_cache_nothing_is_hashed(serve):
+    features, = tensors(serve(FEATURE_CACHE_MB='0').infer(images(1)))
+    assert attached_key(features) is None
 
 
 def test_without_a_cache_nothing_is_kept(serve):
@@ -242,11 +259,42 @@ def test_upstreams_encoder_uses_it_without_a_polling_thread(checkpoint):
     assert scheduler() is None  # and with it the model's memory
 
 
+def test_an_interpreter_that_ends_waits_for_no_batch_that_never_does(checkpoint):
+    program = f"""
+import asyncio, threading
+import lmdeploy_ext.autopatch
+from lmdeploy_ext.vision import tile_scheduler
+from tests.vision.test_service import CPU, ImageEncoder, images
+tile_scheduler.EXIT_SECONDS = 0.1
+encoder = ImageEncoder({checkpoint!r}, None, CPU)
+encoder.service._scheduler._backend.encode = lambda tiles, out: threading.Event().wait()
+try:
+    asyncio.run(asyncio.wait_for(encoder.async_infer(images(1)), 1))
+except asyncio.TimeoutError:
+    print('the end')
+"""
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True,
+                           timeout=90)
+    assert ended.returncode == 0 and ended.stdout.endswith('the end\n'), ended.stderr
+
+
 def test_a_tower_of_another_side_is_refused_at_the_start(checkpoint):
     vision = load_vl_model(checkpoint, backend_config=CPU)
     vision.model.config.force_image_size = 56
     with pytest.raises(ValueError, match='56 pixels.*cut to 112.*LMDEPLOY_EXT_VISION=upstream'):
         build_service(vision, CPU)
+
+
+def test_the_engine_finds_the_towers_memory_free(checkpoint, monkeypatch):
+    vision = load_vl_model(checkpoint, backend_config=CPU)
+    tower = vision.model.vision_model
+    tower.forward = functools.partial(tower.forward)  # a cycle, as accelerate's hooks make them
+    weight, held = weakref.ref(tower.encoder.layers[0].attn.proj.weight), []
+    del tower
+    monkeypatch.setattr(torch.cuda, 'empty_cache', lambda: held.append(weight()))
+    service = build_service(vision, CPU)
+    service.close()
+    assert held[-1:] == [None]
 
 
 def test_it_is_off_by_setting(checkpoint, monkeypatch):

@@ -448,6 +448,21 @@ def test_the_thread_ends_with_the_object_and_with_close():
     SharedWork().close()
 
 
+def test_it_may_be_closed_in_its_own_thread(shared):
+    """As by the garbage collector, which takes any thread."""
+    thread = []
+
+    async def compute():
+        thread.append(threading.current_thread())
+        shared.close()
+        await asyncio.sleep(SECONDS)
+
+    with pytest.raises(WorkCancelled):
+        asyncio.run(asyncio.wait_for(shared.result('key', compute), SECONDS))
+    thread[0].join(SECONDS)
+    assert not thread[0].is_alive()
+
+
 def test_close_ends_what_runs_and_tells_who_waits(shared):
     gate = Gate()
 

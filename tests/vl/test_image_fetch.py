@@ -200,7 +200,7 @@ def test_an_address_that_does_not_answer_leaves_time_for_the_next(server, monkey
         pending = socket.create_connection(full.getsockname())
         monkeypatch.setattr(image_address, 'resolve',
                             lambda *args: ['127.0.0.2', '127.0.0.2', '127.0.0.1'])
-        limits = ImageLimits(private_addresses=True, url_seconds=1)
+        limits = ImageLimits(private_addresses=True, url_seconds=3)
         assert fetch(server.url('/image.jpg', host='many.test'), limits) == DATA
         pending.close()
 

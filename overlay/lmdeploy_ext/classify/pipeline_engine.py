@@ -30,7 +30,8 @@ class PipelineSettings:
         device: `auto` for a GPU where there is one, `cuda`, or `cpu` (PyTorch engine only).
         tp: GPUs that the language model is split over.
         session_len: tokens of prompt, image and answer at most; None for the model's own limit.
-        vision_batch: images that the vision model is given at once.
+        vision_batch: images that stock's vision encoder is given at once; ours packs tiles
+            (`LMDEPLOY_EXT_VISION_BATCH_TILES`).
         chat_template: name or JSON file; None as LMDeploy chooses by the model.
         concurrency: images in flight.
     """

@@ -1,5 +1,5 @@
 """The vision service of a model that LMDeploy has loaded."""
-import logging
+import gc
 from typing import Any, List, Optional
 
 import torch
@@ -9,6 +9,7 @@ from lmdeploy_ext.vision.backend import VisionBackend
 from lmdeploy_ext.vision.eager import EagerBackend
 from lmdeploy_ext.vision.feature_cache import FeatureCache
 from lmdeploy_ext.vision.features import DeviceBudget
+from lmdeploy_ext.vision.figures import info_log
 from lmdeploy_ext.vision.graph_pool import GraphBackend
 from lmdeploy_ext.vision.model_key import model_key
 from lmdeploy_ext.vision.replicas import ReplicatedBackend
@@ -19,8 +20,6 @@ from lmdeploy_ext.vision.upstream import UpstreamBackend
 from lmdeploy_ext.vision.vit import InternViT
 from lmdeploy_ext.vision.vit_weights import default_dtype, load_vit
 from lmdeploy_ext.vl.internvl import loader_of
-
-logger = logging.getLogger(__name__)
 
 
 def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
@@ -49,8 +48,8 @@ def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
         backend = make_backend(vision.model, settings, _replica_devices(device, settings, tp))
         _check_side(backend.side, loader.side)
     except ValueError as error:
-        raise ValueError(f'{error}; LMDEPLOY_EXT_VISION=upstream keeps its own code, off all of '
-                         'stock LMDeploy\'s encoder') from error
+        raise ValueError(f'{error}; set LMDEPLOY_EXT_VISION=upstream for the checkpoint\'s own '
+                         'code, or off for stock LMDeploy\'s encoder') from error
     key, keyed = b'', shares_images(engine_config)
     if settings.cache_bytes or keyed:
         key = model_key(vision.model, vision.config, settings.backend, backend.dtype)
@@ -60,8 +59,8 @@ def build_service(vision: Any, engine_config: Any) -> Optional[VisionService]:
     device_results = on_gpu and takes_device_tensors(engine_config)
     scheduler = TileScheduler(backend, backend.max_tiles,
                               host_results=on_gpu and not device_results)
-    logger.info('vision: %s in %s on %s, up to %d tiles in a batch', settings.backend,
-                backend.dtype, device, backend.max_tiles)
+    info_log.info('vision: %s in %s on %s, up to %d tiles in a batch', settings.backend,
+                  backend.dtype, device, backend.max_tiles)
     return VisionService(loader, scheduler, _cache(settings, pinned=on_gpu), key,
                          DeviceBudget(settings.waiting_bytes) if device_results else None,
                          settings.log_seconds, keyed)
@@ -99,6 +98,8 @@ def give_up_tower(model: torch.nn.Module) -> None:
     """Free a model's vision tower and projector, which another module computes from now on."""
     # what is left has the weights that it shares with the other one, or none
     model.vision_model = model.mlp1 = torch.nn.Identity()
+    gc.collect()  # where it was spread over GPUs, accelerate's hooks hold its modules in cycles
+    torch.cuda.empty_cache()  # the engines take what the driver calls free; without CUDA nothing
 
 
 def takes_device_tensors(engine_config: Any) -> bool:

@@ -11,7 +11,9 @@ from lmdeploy_ext.vision.graph_figures import GraphFigures
 from lmdeploy_ext.vision.scheduler_figures import SchedulerFigures
 from lmdeploy_ext.vision.shared_work import SharedFigures
 
-logger = logging.getLogger(__name__)
+# LMDeploy's own, which the server's `--log-level INFO` and `log_level` of `pipeline` turn up:
+# neither would show what a logger of this module said at INFO.
+info_log = logging.getLogger('lmdeploy')
 _MIB = 1 << 20
 
 
@@ -57,7 +59,7 @@ class FigureLog:
     def written_if_due(self) -> bool:
         """Write the line of the time since the last one, if that is long enough ago."""
         # the common case, without the lock: this is called for every request
-        if self._clock() - self._since < self._seconds or not logger.isEnabledFor(logging.INFO):
+        if self._clock() - self._since < self._seconds or not info_log.isEnabledFor(logging.INFO):
             return False
         with self._lock:
             now = self._clock()
@@ -66,7 +68,7 @@ class FigureLog:
                 return False
             figures, before = self._figures(), self._before
             self._since, self._before = now, figures
-        logger.info('%s', line(before, figures, seconds))
+        info_log.info('%s', line(before, figures, seconds))
         return True
 
 

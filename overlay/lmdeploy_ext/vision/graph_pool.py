@@ -8,6 +8,7 @@ from typing import Dict, Iterable, Optional, Sequence, Set
 import torch
 
 from lmdeploy_ext.vision.backend import VisionBackend, check, fill
+from lmdeploy_ext.vision.figures import info_log
 from lmdeploy_ext.vision.graph_capture import (CapturedGraph, CaptureFailed, CudaGraphRunner,
                                                GraphRunner)
 from lmdeploy_ext.vision.graph_figures import GraphFigures
@@ -120,8 +121,8 @@ class GraphBackend(VisionBackend):
         self._plans = Plans(Costs(seconds, self._eager), self.max_tiles)
         times = ', '.join(f'{bucket} in {1000 * taken:.1f} ms'
                           for bucket, taken in sorted(seconds.items()))
-        logger.info('vision: CUDA graphs by batch size: %s; they hold %.0f MiB',
-                    times or 'none', self._bytes / _MIB)
+        info_log.info('vision: CUDA graphs by batch size: %s; they hold %.0f MiB',
+                      times or 'none', self._bytes / _MIB)
 
     def _capture(self, buckets: Iterable[int]) -> None:
         """Capture graphs, the largest first: then the others need no further memory."""

@@ -108,7 +108,8 @@ class SharedWork:
         return SharedFigures(self._computations, self._shared)
 
     def close(self) -> None:
-        """Cancel what runs and end the thread; not from within a computation."""
+        """Cancel what runs and end the thread; in that thread itself, which the garbage collector
+        may call this in, it ends soon."""
         with self._lock:
             self._closed = True
             loop, thread = self._loop, self._thread
@@ -117,7 +118,8 @@ class SharedWork:
                 loop.call_soon_threadsafe(_end_soon, loop)
             except RuntimeError:
                 pass  # another close() has ended it meanwhile
-            thread.join()
+            if thread is not threading.current_thread():
+                thread.join()
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function in the thread of this object, after all that were asked for before."""
