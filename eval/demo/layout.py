@@ -10,7 +10,7 @@ from .orders import Order, draw_order
 from .scene import Room, Scene, hidden_beds, in_order, without
 
 #: Pixels a metre at the farthest row of a hall; the largest pictures show the largest halls.
-SCALE, LARGE_SCALE = (40.0, 58.0), (22.0, 30.0)
+SCALE, LARGE_SCALE = (40.0, 58.0), (20.0, 27.5)
 LARGE = 1200  # pixels of a picture's longer side
 ATTEMPTS = 8
 IN_THE_WAY = ('desk', 'wardrobe', 'shelf', 'nightstand', 'locker', 'chair', 'plant', 'table')

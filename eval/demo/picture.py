@@ -13,7 +13,7 @@ from .scene import Scene, class_map
 from .shell import finish
 
 #: Goes up with every change of what is drawn: sets of different versions are never mixed.
-VERSION = 6
+VERSION = 7
 CLASS_STEP = 8  # pixels of the picture for one of its class map
 SPLITS = {'train': 0, 'calibration': 1, 'test': 2}
 #: (longer side, shorter side) in pixels, share of the pictures, share of those that stand upright.

@@ -8,9 +8,10 @@ import torch
 from lmdeploy_ext.eval.bench.vit_model import vision_model
 from lmdeploy_ext.vision.backend import run
 from lmdeploy_ext.vision.eager import EagerBackend
-from lmdeploy_ext.vision.graph_capture import CudaGraphRunner
 from lmdeploy_ext.vision.graph_pool import BUCKETS, GraphBackend
 from lmdeploy_ext.vision.vit_weights import load_vit
+
+from .graphs import AlwaysGraphs
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,13 +26,6 @@ GIB = 1 << 30
 SAME_SIZE, PADDED = 1e-6, {torch.float16: 5e-3, torch.bfloat16: 4e-2}
 COSINE = {torch.float16: 0.9999, torch.bfloat16: 0.999}
 DTYPES = (torch.float16, torch.bfloat16)
-
-
-class AlwaysGraphs(CudaGraphRunner):
-    """Measures that runs without a graph take for ever, so that none is planned."""
-
-    def eager_seconds(self, tiles):
-        return 1e3
 
 
 def tower(shape, dtype=torch.float16):
@@ -121,11 +115,13 @@ def test_capturing_while_another_thread_allocates_and_launches(tiny):
     def work():
         try:
             stream = torch.cuda.Stream()
+            # torch lends its default generator to a capture: others must not draw from that
+            own = torch.Generator('cuda')
             with torch.cuda.stream(stream):
                 while not ended.is_set():
                     # sizes that come and go, so that memory is asked of the driver as well
                     size = 256 + 64 * (rounds[0] % 97)
-                    values = torch.randn(size, size, device='cuda')
+                    values = torch.randn(size, size, device='cuda', generator=own)
                     product = values @ values
                     host = product[:64].to('cpu')
                     assert torch.isfinite(host).all()

