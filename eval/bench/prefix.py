@@ -19,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
+from lmdeploy_ext.config import PREFIX, SettingError, Settings
+
 from ..errors import EvalError
 from ..provenance import REPOSITORY, gpus, machine, write_result
 from ..settings import check_model
@@ -113,6 +115,7 @@ def _measured(arguments: argparse.Namespace, scope: Scope) -> List[Dict[str, Any
                         'choose --backend pytorch')
     if arguments.model is not None:
         check_model(arguments.model)
+    _check_settings()
     begin = time.monotonic()
 
     def tell(text: str) -> None:
@@ -121,28 +124,50 @@ def _measured(arguments: argparse.Namespace, scope: Scope) -> List[Dict[str, Any
     with tempfile.TemporaryDirectory(prefix='bench-prefix-') as scratch:
         model = arguments.model or str(DEMO_MODEL)
         if arguments.model is None and device == 'cuda':
-            model = _random_model(Path(scratch), tell)
+            tell(f'writes a checkpoint of random weights, shape {RANDOM_SHAPE}')
+            model = random_model(Path(scratch), RANDOM_SHAPE, device)
         settings = EngineSettings(model, backend, device, caching=False, scope=scope)
         return run(settings, Path(scratch), arguments.limit, tell)
 
 
-def _random_model(scratch: Path, tell: Tell) -> str:
-    """Write a checkpoint of random weights; returns its folder."""
-    folder = str(scratch / f'internvl2-{RANDOM_SHAPE}-random')
-    tell(f'writes a checkpoint of random weights, shape {RANDOM_SHAPE}')
+def _check_settings() -> None:
+    """Refuse settings of the environment under which both engines would do the same.
+
+    Raises:
+        EvalError: one of them, or one that cannot be used at all.
+    """
+    try:
+        settings = Settings.from_env()
+    except SettingError as error:
+        raise EvalError(str(error)) from error
+    for name, value, is_off in (('PREFIX_CACHE', settings.prefix_cache, 'off'),
+                                ('VISION', settings.vision, 'off'),
+                                ('FEATURE_CACHE_MB', settings.feature_cache_mb, 0)):
+        if value == is_off:
+            raise EvalError(f'{PREFIX}{name}={value} switches off what is to be measured; '
+                            f'unset it')
+
+
+def random_model(scratch: Path, shape: str, device: str) -> str:
+    """Write a checkpoint of random weights, drawn on a device; returns its folder.
+
+    Raises:
+        EvalError: it cannot be written.
+    """
+    folder = str(scratch / f'internvl2-{shape}-random')
     # in a process that leaves no memory of the GPU behind
     with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as pool:
         try:
-            pool.submit(_write_checkpoint, folder).result()
+            pool.submit(_write_checkpoint, folder, shape, device).result()
         except (OSError, RuntimeError, ValueError) as error:
             raise EvalError(f'no checkpoint of random weights could be written to {folder} '
                             f'({error}); give a model with --model') from error
     return folder
 
 
-def _write_checkpoint(folder: str) -> None:
+def _write_checkpoint(folder: str, shape: str, device: str) -> None:
     from lmdeploy_ext.models.checkpoint import write_checkpoint
-    write_checkpoint(folder, RANDOM_SHAPE, device='cuda')
+    write_checkpoint(folder, shape, device=device)
 
 
 def _setup(settings: EngineSettings) -> Dict[str, Any]:

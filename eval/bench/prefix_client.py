@@ -1,10 +1,10 @@
 """Asks LMDeploy in this process, one request or many at once, and takes the time."""
 import asyncio
+import itertools
 import time
-from collections import deque
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Deque, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 from lmdeploy_ext.classify.generation import check_finished
 
@@ -32,9 +32,7 @@ class Client:
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
-        # LMDeploy keeps an entry for each session id that it has ever seen: ids are used again
-        self._free: Deque[int] = deque()
-        self._sessions = 0
+        self._sessions = itertools.count(1)
 
     def tokens(self, text: str) -> int:
         """How many a text becomes."""
@@ -54,13 +52,12 @@ class Client:
             UnreadableImage: likewise, because of the image.
         """
         begin, first, last = time.perf_counter(), None, None
-        session = self._session()
-        stream = self._pipe.generate(messages, session, gen_config=_greedy(new_tokens))
+        stream = self._pipe.generate(messages, next(self._sessions),
+                                     gen_config=_greedy(new_tokens))
         async with aclosing(stream):
             async for last in stream:
                 if first is None and last.generate_token_len:
                     first = time.perf_counter() - begin
-        self._free.append(session)
         check_finished(last.finish_reason, last.generate_token_len)
         return Timed(first, last.input_token_len)
 
@@ -82,12 +79,6 @@ class Client:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-
-    def _session(self) -> int:
-        if self._free:
-            return self._free.popleft()
-        self._sessions += 1
-        return self._sessions
 
 
 def _greedy(new_tokens: int) -> Any:

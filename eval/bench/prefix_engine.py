@@ -21,6 +21,7 @@ from .prefix_process import Answer, EngineSettings, Measure
 from .prefix_scenarios import RUN
 
 _BLOCK = 64  # tokens of a KV block, in both engines
+_SESSION = 8192  # tokens: twice those of the largest request
 
 
 def main(descriptor: str) -> int:
@@ -63,7 +64,7 @@ class _Engine:
         """Load the model and run each scenario, shortened, with images that do not come again."""
         import lmdeploy
         settings = self._settings
-        self._pipe = lmdeploy.pipeline(settings.model, backend_config=_backend_config(settings),
+        self._pipe = lmdeploy.pipeline(settings.model, backend_config=backend_config(settings),
                                        log_level='WARNING')
         self._client = Client(self._pipe)
         self._figures = FigureTaker(self._pipe)
@@ -86,15 +87,17 @@ class _Engine:
         return {**measured, 'figures': self._figures.since(before)}
 
 
-def _backend_config(settings: EngineSettings) -> Any:
+def backend_config(settings: EngineSettings) -> Any:
     """LMDeploy's engine configuration. The size of the KV cache is given in blocks: two engines
     share a GPU, and of what is free the second would get less."""
     import lmdeploy
-    common = {'session_len': 8192, 'enable_prefix_caching': settings.caching}
+    common = {'session_len': _SESSION, 'enable_prefix_caching': settings.caching}
     blocks = settings.scope.kv_tokens // _BLOCK
     if settings.backend == 'turbomind':
-        return lmdeploy.TurbomindEngineConfig(cache_max_entry_count=blocks,
-                                              cache_block_seq_len=_BLOCK, **common)
+        config = lmdeploy.TurbomindEngineConfig(cache_block_seq_len=_BLOCK, **common)
+        # a number of blocks from 1 on (BlockManager.cc), which the constructor refuses
+        config.cache_max_entry_count = blocks
+        return config
     return lmdeploy.PytorchEngineConfig(device_type=settings.device, num_gpu_blocks=blocks,
                                         block_size=_BLOCK, **common)
 

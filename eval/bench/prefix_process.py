@@ -70,11 +70,15 @@ class EngineProcess:
     Args:
         settings: of the engine.
         log: file of what the process prints.
-        limit: seconds that a command may take.
+        limit: seconds that its start, or a command, may take.
+
+    Attributes:
+        warnings: of this project, in the engine's process.
     """
 
     def __init__(self, settings: EngineSettings, log: Path, limit: float) -> None:
-        self._settings, self._log, self._limit = settings, log, limit
+        self._settings, self._log, self.limit = settings, log, limit
+        self._lines_shown = 0
         self._process: Optional['subprocess.Popen[bytes]'] = None
         self._pipe: Any = None
         self._no_start: Optional[str] = None
@@ -121,15 +125,17 @@ class EngineProcess:
             self._process = None
 
     def log_tail(self) -> str:
-        """The last lines of what the process printed."""
-        return '\n'.join(self._lines()[-LOG_LINES:])
+        """The last lines of what the process has printed since the last call."""
+        lines, before = self._lines(), self._lines_shown
+        self._lines_shown = len(lines)
+        return '\n'.join(lines[before:][-LOG_LINES:])
 
     def _exchange(self, message: Any) -> Dict[str, Any]:
         try:
             self._pipe.send(message)
-            if not self._pipe.poll(self._limit):
+            if not self._pipe.poll(self.limit):
                 self.close()
-                raise EngineFailed(f'no answer within {self._limit:g} s, so the process was ended')
+                raise EngineFailed(f'no answer within {self.limit:g} s, so the process was ended')
             answer = self._pipe.recv()
         except (EOFError, OSError):
             raise EngineFailed(self._end()) from None
