@@ -93,7 +93,7 @@ def run(settings: EngineSettings, folder: Path, limit: float, tell: Tell) -> Lis
             except EngineFailed as error:
                 tell(f'cache {cache}: {error}\n{engine.log_tail()}')
             else:
-                tell(f'cache {cache}: {about}')
+                tell(f'cache {cache}: ready')
         outcomes = run_rounds(engines, settings.scope.rounds, tell)
     finally:
         for engine in engines.values():
@@ -176,7 +176,7 @@ def _setup(settings: EngineSettings) -> Dict[str, Any]:
     found = gpus()
     return {
         'part': 'setup',
-        'model': ('the model of the demo' if settings.model == str(DEMO_MODEL)
+        'model': ('The model of the demo' if settings.model == str(DEMO_MODEL)
                   else Path(settings.model).resolve().name),
         'device': settings.device,
         'device_name': found[0] if found else f'{machine()["cores"]} CPU cores',

@@ -64,4 +64,6 @@ def _short(measured: Mapping[str, Any]) -> str:
         shown = 'ms to the first token: ' + '; '.join(
             ', '.join(f'{1000 * seconds:.1f}' for seconds in image)
             for image in measured['first_token_s'])
-    return f'{shown}; {measured["input_tokens"]:.0f} tokens a request; {measured["figures"]}'
+    figures = [f'{name} {value}' for name, value in measured['figures'].items()
+               if value is not None]
+    return f'{shown}; {measured["input_tokens"]:.0f} tokens a request; {", ".join(figures)}'

@@ -11,13 +11,14 @@ TITLES = {
     INSTRUCTION: 'One instruction of 1,000 tokens before all images',
     UNIQUE: 'Nothing in common'
 }
+ENGINES = {'turbomind': 'TurboMind', 'pytorch': 'the PyTorch engine'}
 
 
 def table(rows: Rows, targets: Sequence[Mapping[str, Any]]) -> str:
     """All of a result but where it comes from."""
     setup = next(row for row in rows if row['part'] == 'setup')
     lines = ['# The prefix cache, off against on', '',
-             f'{setup["model"]}, {setup["backend"]} engine on {setup["device_name"]}, '
+             f'{setup["model"]}, {ENGINES[setup["backend"]]} on {setup["device_name"]}, '
              f'{setup["concurrency"]} requests in flight, a KV cache of {setup["kv_tokens"]} '
              f'tokens. The feature cache of the vision encoder is on but where a line says '
              f'otherwise.']
