@@ -19,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
+import psutil
+
 from lmdeploy_ext.config import PREFIX, SettingError, Settings
 
 from ..errors import EvalError
@@ -82,6 +84,7 @@ def run(settings: EngineSettings, folder: Path, limit: float, tell: Tell) -> Lis
     Raises:
         EvalError: nothing was measured.
     """
+    setup = _setup(settings)
     engines = {cache: EngineProcess(replace(settings, caching=cache == ON),
                                     folder / f'{cache}.log', limit) for cache in (OFF, ON)}
     about: Dict[str, Any] = {}
@@ -102,7 +105,7 @@ def run(settings: EngineSettings, folder: Path, limit: float, tell: Tell) -> Lis
         raise EvalError(f'nothing was measured: {next(iter(outcomes.failed.values()))}')
     warnings = [f'cache {cache}: {warning}' for cache, engine in engines.items()
                 for warning in engine.warnings]
-    return [{**_setup(settings), **about, 'warnings': warnings},
+    return [{**setup, **about, 'warnings': warnings},
             *result_rows(outcomes, settings.device)]
 
 
@@ -180,6 +183,7 @@ def _setup(settings: EngineSettings) -> Dict[str, Any]:
                   else Path(settings.model).resolve().name),
         'device': settings.device,
         'device_name': found[0] if found else f'{machine()["cores"]} CPU cores',
+        'load': round(psutil.getloadavg()[0], 1),
         'large_pixels': list(scope.large),
         'concurrency': scope.concurrency,
         'kv_tokens': scope.kv_tokens,

@@ -20,8 +20,8 @@ def table(rows: Rows, targets: Sequence[Mapping[str, Any]]) -> str:
     lines = ['# The prefix cache, off against on', '',
              f'{setup["model"]}, {ENGINES[setup["backend"]]} on {setup["device_name"]}, '
              f'{setup["concurrency"]} requests in flight, a KV cache of {setup["kv_tokens"]} '
-             f'tokens. The feature cache of the vision encoder is on but where a line says '
-             f'otherwise.']
+             f'tokens; load of the machine at the start {setup["load"]}. The feature cache of the '
+             f'vision encoder is on but where a line says otherwise.']
     for part in (QUESTIONS, INSTRUCTION, UNIQUE):
         own = [row for row in rows if row['part'] == part]
         lines += ['', f'## {TITLES[part]}', '',
