@@ -10,7 +10,7 @@ OUT ?= eval/runs/$(subst $(comma),-,$(VARIANTS))
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help setup patch unpatch status check diff table lint test demo eval sweep bench-images bench-vit bench-qpm
+.PHONY: help setup patch unpatch status check diff table lint test demo eval sweep bench-images bench-vit bench-qpm bench-prefix
 
 help: ## this menu
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -67,3 +67,7 @@ bench-vit: setup ## [SHAPE=8b DEVICE=cpu]: the vision encoder, stock against our
 bench-qpm: setup ## [MODEL=folder MANIFEST=file]: images a minute end to end, stock against ours, into eval/results/qpm.*
 	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval.bench.qpm $(if $(filter command environment,$(firstword $(origin MODEL))),--model '$(MODEL)') \
 		$(if $(MANIFEST),--manifest '$(MANIFEST)') $(ARGS)
+
+bench-prefix: setup ## [MODEL=folder BACKEND=pytorch]: the prefix cache off against on, into eval/results/prefix-*
+	@$(PYTHON_IN_VENV) -m lmdeploy_ext.eval.bench.prefix $(if $(filter command environment,$(firstword $(origin MODEL))),--model '$(MODEL)') \
+		$(if $(BACKEND),--backend '$(BACKEND)') $(ARGS)

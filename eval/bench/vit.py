@@ -19,8 +19,9 @@ from lmdeploy_ext.models.checkpoint import DTYPES
 from lmdeploy_ext.models.shapes import SHAPES
 
 from ..errors import EvalError
-from ..provenance import REPOSITORY, commit, write_result
+from ..provenance import REPOSITORY, write_result
 from .files import write_beside
+from .measured import measured_commit, slug
 from .scheduler_overhead import scheduler_overhead
 from .vit_plot import draw
 from .vit_speed import FULL, QUICK, speed_rows
@@ -42,7 +43,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     interrupted."""
     arguments = _parser().parse_args(argv)
     try:
-        source = _commit(arguments.commit)
+        source = measured_commit(arguments.commit)
         devices = _devices(arguments.device)
         shape, dtype = DEFAULTS[devices[0].type]
         shape, dtype = arguments.shape or shape, arguments.dtype or dtype
@@ -137,20 +138,10 @@ def _name(devices: Sequence[torch.device], shape: str, dtype: str) -> str:
     kind = devices[0].type
     parts = [kind]
     if kind == 'cuda':
-        gpu = torch.cuda.get_device_name(devices[0]).lower()
-        parts = [re.sub(r'[^a-z0-9]+', '-', gpu.replace('nvidia', '')).strip('-')]
+        parts = [slug(torch.cuda.get_device_name(devices[0]))]
         parts += [f'x{len(devices)}'] if len(devices) > 1 else []
     parts += [given for given, usual in zip((shape, dtype), DEFAULTS[kind]) if given != usual]
     return '-'.join(['vit', *parts])
-
-
-def _commit(given: Optional[str]) -> Dict[str, Any]:
-    """The commit that is measured, looked for before minutes have gone by."""
-    found = {'id': given, 'dirty': None} if given else commit()
-    if found is None:
-        raise EvalError(f'{REPOSITORY} is no git checkout, so the result would not say what was '
-                        f'measured; give the commit with --commit')
-    return found
 
 
 def _parser() -> argparse.ArgumentParser:

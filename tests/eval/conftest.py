@@ -1,5 +1,6 @@
 """A run folder as the predicting processes leave it, without any model."""
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from lmdeploy_ext.eval import runner
+from lmdeploy_ext.eval.bench import prefix_process
 from lmdeploy_ext.eval.provenance import provenance, write_json
 from lmdeploy_ext.eval.run_folder import LabelledImage, RunFolder
 
@@ -142,3 +144,14 @@ def fake_worker(monkeypatch):
     monkeypatch.setenv('PYTHONPATH', str(Path(__file__).parents[2]))
     monkeypatch.setattr(runner, 'worker_command', lambda folder, variant, number: [
         sys.executable, str(FAKE_WORKER), str(folder.path), variant.name, str(number)])
+
+
+FAKE_ENGINE = Path(__file__).with_name('fake_engine.py')
+
+
+@pytest.fixture
+def fake_engine(monkeypatch):
+    """Engines are `fake_engine.py`."""
+    monkeypatch.setenv('PYTHONPATH', os.pathsep.join(sys.path))
+    monkeypatch.setattr(prefix_process, 'engine_command',
+                        lambda: [sys.executable, str(FAKE_ENGINE)])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lmdeploy_ext.eval.bench import vit, vit_table, vit_ways
+from lmdeploy_ext.eval.bench import measured, vit, vit_table, vit_ways
 from lmdeploy_ext.eval.bench.vit_model import vision_model, with_sdpa
 from lmdeploy_ext.eval.bench.vit_plot import draw
 from lmdeploy_ext.eval.bench.vit_speed import Budget, interleaved
@@ -104,7 +104,7 @@ def test_unknown_choices_end_with_exit_code_2(arguments, capsys):
 
 
 def test_without_git_the_commit_is_asked_for_before_anything_is_measured(monkeypatch, capsys):
-    monkeypatch.setattr(vit, 'commit', lambda: None)
+    monkeypatch.setattr(measured, 'commit', lambda: None)
     monkeypatch.setattr(vit, 'run', lambda *_: pytest.fail('it measured'))
     assert vit.main(['--device', 'cpu']) == 2
     assert 'give the commit with --commit' in capsys.readouterr().err
