@@ -169,6 +169,9 @@ def _add_engine_arguments(group: 'argparse._ArgumentGroup') -> None:
     add('--session-len', type=int, metavar='N', help='tokens of a request at most [as the model]')
     add('--vision-batch', type=int, metavar='N',
         help='images that stock\'s vision encoder is given at once [%(default)s]')
+    add('--prefix-caching', action='store_true',
+        help='keep KV blocks for prompts that begin the same [a variant may say so alone: '
+        'cached:prefix_caching=1]')
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 """Start a run folder, or take up an interrupted run in it."""
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Dict, List, Sequence
 
 from .errors import EvalError
@@ -60,9 +60,11 @@ def _take_up(folder: RunFolder, run: Dict[str, Any], images: Sequence[LabelledIm
 
 def _differences(stored: Dict[str, Any], run: Dict[str, Any]) -> List[str]:
     """Names of the settings in which a stored run differs from the one that is wanted."""
-    here, there = run['settings'], stored['settings']
+    # Runs that were stored before there was a setting, or before variants had settings of their
+    # own, lack the field.
+    before = {field.name: field.default for field in fields(EvalSettings)}
+    here, there = run['settings'], {**before, **stored['settings']}
     names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    # Runs that were stored before variants had settings of their own lack the field.
     same = (stored['variants'] == run['variants']
             and stored.get('variant_settings', {}) == run['variant_settings'])
     return names if same else [*names, 'variants']

@@ -29,7 +29,7 @@ class EvalSettings:
         max_new_tokens: answer tokens at most; None for those of the longest label.
         max_dynamic_patch: tiles of an image at most; None for the model's own limit.
         chat_template: LMDeploy's name of it; None for the one that config.json tells.
-        backend, device, tp, session_len, vision_batch: as in
+        backend, device, tp, session_len, vision_batch, prefix_caching: as in
             `lmdeploy_ext.classify.pipeline_engine.PipelineSettings`.
     """
     model: str
@@ -52,6 +52,7 @@ class EvalSettings:
     session_len: Optional[int] = None
     vision_batch: int = 1
     chat_template: Optional[str] = None
+    prefix_caching: bool = False
 
     def check(self) -> None:
         """Check what can be checked without reading an image or loading a model.

@@ -3,7 +3,7 @@ that differ from the run's."""
 import difflib
 import re
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Dict, Tuple, Union
 
 from lmdeploy_ext.patching import PatchError
 from lmdeploy_ext.patching.catalogue import discover
@@ -15,8 +15,10 @@ from .errors import EvalError
 _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]*')
 _ASSIGNMENT = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=(.*)', re.DOTALL)
 _NEXT = re.compile(r':(?=[A-Za-z_][A-Za-z0-9_]*=)')
-#: Settings of the run that a variant may have its own value of; all are numbers from 1.
-OWN_SETTINGS = ('max_dynamic_patch', 'concurrency', 'vision_batch')
+#: Settings of the run that a variant may have its own value of: numbers from 1, and switches.
+NUMBERS = ('max_dynamic_patch', 'concurrency', 'vision_batch')
+SWITCHES = ('prefix_caching', )
+OWN_SETTINGS = (*NUMBERS, *SWITCHES)
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Variant:
     """
     name: str
     env: Tuple[Tuple[str, str], ...]
-    settings: Tuple[Tuple[str, int], ...] = ()
+    settings: Tuple[Tuple[str, Union[int, bool]], ...] = ()
 
 
 def built_in(has_gpu: bool) -> Dict[str, Variant]:
@@ -46,7 +48,8 @@ def parse_variants(text: str, has_gpu: bool) -> Tuple[Variant, ...]:
     """Read `--variants`: names, or `NAME:VARIABLE=VALUE[:VARIABLE=VALUE…]`, separated by commas.
 
     In a value `+` stands for a comma: `mine:LMDEPLOY_EXT_PATCHES=cpu+-some_patch`. A variable in
-    lower case is one of `OWN_SETTINGS`: `few:LMDEPLOY_EXT_PATCHES=none:max_dynamic_patch=3`.
+    lower case is one of `OWN_SETTINGS`: `few:LMDEPLOY_EXT_PATCHES=none:max_dynamic_patch=3`,
+    `cached:prefix_caching=1`.
 
     Raises:
         EvalError: no variant, an unknown one, a name twice, a wrong assignment, or no such patch
@@ -105,13 +108,17 @@ def _parse_one(item: str, known: Dict[str, Variant]) -> Variant:
     return Variant(name, tuple(sorted(env.items())), tuple(sorted(settings.items())))
 
 
-def _setting(name: str, variable: str, value: str) -> int:
+def _setting(name: str, variable: str, value: str) -> Union[int, bool]:
     """A variant's own value of a setting."""
     if variable not in OWN_SETTINGS:
         close = difflib.get_close_matches(variable, OWN_SETTINGS, n=1)
         hint = (f'did you mean {close[0]}?' if close else
                 f'expected {", ".join(OWN_SETTINGS)}, or an environment variable in capitals')
         raise EvalError(f'the variant {name} sets {variable}; {hint}')
+    if variable in SWITCHES:
+        if value not in ('0', '1'):
+            raise EvalError(f'{variable}={value} in the variant {name}; expected 0 or 1')
+        return value == '1'
     if not value.isdecimal() or int(value) < 1:
         raise EvalError(
             f'{variable}={value} in the variant {name}; expected a whole number of at least 1')

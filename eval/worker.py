@@ -64,6 +64,7 @@ def predict(own: VariantFolder, number: int, source: LabelledSource,
                               tp=settings.tp,
                               session_len=settings.session_len,
                               vision_batch=settings.vision_batch,
+                              prefix_caching=settings.prefix_caching,
                               chat_template=chat_template(settings),
                               concurrency=settings.concurrency)
     asked = RunSettings(prompt=settings.prompt,

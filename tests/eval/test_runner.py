@@ -104,6 +104,19 @@ def test_a_folder_of_another_run_is_not_mixed(fake_worker, inputs, tmp_path, cap
     assert [path.name for path in (tmp_path / 'run' / 'variants').iterdir()] == ['stock']
 
 
+def test_a_run_that_is_older_than_a_setting_goes_on(fake_worker, inputs, tmp_path, capsys):
+    command = ['run', *inputs, '--variants', 'half:FAIL_AFTER=20']
+    main(command)
+    folder = RunFolder(tmp_path / 'run')
+    run = folder.read_run()
+    del run['settings']['prefix_caching']
+    folder.write_run(run)
+    capsys.readouterr()
+    assert main([*command, '--prefix-caching']) == 2
+    assert 'another run (prefix_caching differ)' in capsys.readouterr().err
+    assert main(command) == 0
+
+
 def test_rows_of_two_commits_are_told_apart(fake_worker, inputs, tmp_path, monkeypatch):
     command = ['run', *inputs, '--variants', 'half:FAIL_AFTER=20']
     main(command)

@@ -41,6 +41,10 @@ def test_a_variant_has_settings_of_its_own():
     assert dict(few.env) == {'LMDEPLOY_EXT_PATCHES': 'cpu'}
     assert dict(few.settings) == {'max_dynamic_patch': 3, 'concurrency': 2}
     assert patched.settings == ()
+    cached, = parse_variants('cached:prefix_caching=1', has_gpu=False)
+    assert dict(cached.settings) == {'prefix_caching': True}
+    fresh, = parse_variants('fresh:prefix_caching=0', has_gpu=False)
+    assert dict(fresh.settings) == {'prefix_caching': False}
     # a value may hold colons
     budget, = parse_variants('b:LMDEPLOY_EXT_TILES=budget:128:vision_batch=4', has_gpu=False)
     assert dict(budget.env)['LMDEPLOY_EXT_TILES'] == 'budget:128'
@@ -59,6 +63,7 @@ def test_a_variant_has_settings_of_its_own():
     ('mine:max_dynamic_patches=3', 'sets max_dynamic_patches; did you mean max_dynamic_patch?'),
     ('mine:A=1:prompt=x', 'sets prompt; expected max_dynamic_patch, concurrency, vision'),
     ('mine:max_dynamic_patch=0', 'max_dynamic_patch=0 in the variant mine; expected a'),
+    ('mine:prefix_caching=yes', 'prefix_caching=yes in the variant mine; expected 0 or 1'),
     ('mine:concurrency=1.5', 'concurrency=1.5 in the variant mine'),
     ('mine:LMDEPLOY_EXT_PATCHES=sped', "variant mine: LMDEPLOY_EXT_PATCHES names 'sped'"),
 ])

@@ -117,7 +117,8 @@ def test_a_half_written_time_is_dropped(tmp_path):
 @pytest.mark.skipif(bool(gpus()), reason='stock means another thing with a GPU')
 @pytest.mark.timeout(180)
 def test_the_real_thing(tmp_path):
-    """Stock and patched LMDeploy on random weights: equal answers, patches told apart."""
+    """Stock and patched LMDeploy on random weights, and that with a prefix cache: equal answers,
+    patches told apart."""
     rng = np.random.default_rng(0)
     write_checkpoint(str(tmp_path / 'model'), 'tiny')
     with open(tmp_path / 'manifest.jsonl', 'w', encoding='utf-8') as file:
@@ -127,13 +128,15 @@ def test_the_real_thing(tmp_path):
             file.write(json.dumps({'image': f'{number}.png', 'label': '是否'[number % 2]}) + '\n')
     command = [sys.executable, '-m', 'lmdeploy_ext.eval', 'run', '--quiet', '--model', 'model',
                '--manifest', 'manifest.jsonl', '--out', 'run', '--concurrency', '2',
-               '--warmup', '1']
+               '--warmup', '1', '--variants', 'stock,patched,cached:prefix_caching=1']
     env = dict(os.environ, HF_MODULES_CACHE=str(tmp_path / 'cache'), OMP_NUM_THREADS='1')
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True,
                           check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    stock, patched = RunFolder(tmp_path / 'run').read_report()['variants']
-    assert stock['answers'] == patched['answers']
+    stock, patched, cached = RunFolder(tmp_path / 'run').read_report()['variants']
+    assert stock['answers'] == patched['answers'] == cached['answers']
+    assert [variant['engine']['prefix_caching'] for variant in (stock, patched, cached)] == [
+        False, False, True]
     assert stock['throughput']['qpm'] > 0
     in_patched = {row['name']: row['state'] for row in patched['patches']}
     assert 'off' not in in_patched.values()

@@ -34,6 +34,8 @@ class PipelineSettings:
             (`LMDEPLOY_EXT_VISION_BATCH_TILES`).
         chat_template: name or JSON file; None as LMDeploy chooses by the model.
         concurrency: images in flight.
+        prefix_caching: whether the language model keeps the KV blocks of prompts for those that
+            begin the same.
     """
     model: str
     backend: str = 'auto'
@@ -43,6 +45,7 @@ class PipelineSettings:
     vision_batch: int = 1
     chat_template: Optional[str] = None
     concurrency: int = 32
+    prefix_caching: bool = False
 
 
 class PipelineEngine:
@@ -129,6 +132,7 @@ class PipelineEngine:
             'device': getattr(config, 'device_type', 'cuda'),
             'tp': config.tp,
             'vision_batch': self._settings.vision_batch,
+            'prefix_caching': config.enable_prefix_caching,
             'concurrency': self.concurrency
         }
 
@@ -197,7 +201,8 @@ def _backend_config(settings: PipelineSettings) -> Any:
     """LMDeploy's engine configuration. With `auto` TurboMind's, which LMDeploy turns into the
     PyTorch engine's where TurboMind does not know the model."""
     import lmdeploy
-    common = {'tp': settings.tp, 'session_len': settings.session_len}
+    common = {'tp': settings.tp, 'session_len': settings.session_len,
+              'enable_prefix_caching': settings.prefix_caching}
     if settings.backend == 'pytorch' or settings.device == 'cpu':
         device = 'cuda' if settings.device == 'auto' else settings.device
         return lmdeploy.PytorchEngineConfig(device_type=device, **common)
