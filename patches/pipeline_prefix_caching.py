@@ -1,4 +1,4 @@
-"""`pipeline` lets the PyTorch engine cache prefixes also of models that see images."""
+"""`pipeline` lets the engines cache prefixes also of models that see images."""
 from lmdeploy_ext.patching import patch
 
 
@@ -10,16 +10,16 @@ from lmdeploy_ext.patching import patch
        remove_when='pipeline leaves enable_prefix_caching as it is')
 def keep_prefix_caching(original):
     from lmdeploy_ext.pytorch.prefix.pipeline import without_refusal
-    on_pytorch = without_refusal(original)
+    unrefused = without_refusal(original)
 
     def pipeline(model_path, backend_config=None, *args, **kwargs):
-        from lmdeploy.messages import PytorchEngineConfig
         from lmdeploy.pytorch.paging.block_trie import BlockTrie
 
-        # stock's trie (block_trie_match is off) answers about the wrong image
-        keep = (type(backend_config) is PytorchEngineConfig
-                and getattr(BlockTrie.match, 'tells_images_apart', False))
-        build = on_pytorch if keep else original
+        # The PyTorch engine's stock trie (block_trie_match is off) answers about the wrong image,
+        # and upstream may turn a TurbomindEngineConfig into that engine's. TurboMind itself
+        # matches no prompt with embeddings.
+        keep = getattr(BlockTrie.match, 'tells_images_apart', False)
+        build = unrefused if keep else original
         return build(model_path, backend_config, *args, **kwargs)
 
     return pipeline

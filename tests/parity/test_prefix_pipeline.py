@@ -1,6 +1,7 @@
 """Prefix caching from images to answers: what the vision service keys, the engine reuses."""
 import pytest
-from lmdeploy import PytorchEngineConfig, pipeline
+import torch
+from lmdeploy import PytorchEngineConfig, TurbomindEngineConfig, pipeline
 
 from lmdeploy_ext.pytorch.prefix import image_key
 from lmdeploy_ext.pytorch.prefix.cache import prefix_cache_of
@@ -34,8 +35,12 @@ def test_images_are_reused_by_content(checkpoint, loop, monkeypatch, settings):
     assert figures.hit_rate > .4
 
 
-def test_a_model_with_images_may_cache_prefixes_of_text(checkpoint, loop):
-    config = PytorchEngineConfig(device_type='cpu', block_size=16, enable_prefix_caching=True)
+@pytest.mark.parametrize('config', [
+    PytorchEngineConfig(device_type='cpu', block_size=16, enable_prefix_caching=True),
+    pytest.param(TurbomindEngineConfig(cache_block_seq_len=16, enable_prefix_caching=True),
+                 marks=pytest.mark.skipif(torch.cuda.is_available(), reason='it stays TurboMind')),
+], ids=['pytorch', 'turned into it'])
+def test_a_model_with_images_may_cache_prefixes_of_text(checkpoint, loop, config):
     pipe = pipeline(checkpoint(), config)
     assert config.enable_prefix_caching  # 0.6.4 switches it off
     texts = ['The same beginning of a question, ' * 3 + end for end in ('one', 'two')]
