@@ -45,6 +45,8 @@ def test_a_variant_has_settings_of_its_own():
     assert dict(cached.settings) == {'prefix_caching': True}
     fresh, = parse_variants('fresh:prefix_caching=0', has_gpu=False)
     assert dict(fresh.settings) == {'prefix_caching': False}
+    first, = parse_variants('first:prompt_first=1:prefix_caching=1', has_gpu=False)
+    assert dict(first.settings) == {'prefix_caching': True, 'prompt_first': True}
     # a value may hold colons
     budget, = parse_variants('b:LMDEPLOY_EXT_TILES=budget:128:vision_batch=4', has_gpu=False)
     assert dict(budget.env)['LMDEPLOY_EXT_TILES'] == 'budget:128'
