@@ -47,8 +47,8 @@ class RunSettings:
         max_new_tokens: answer tokens at most; None for as many as the longest label has.
         max_dynamic_patch: tiles that an image is cut into at most, thumbnail not counted; None for
             the model's own. An item's own option goes before it.
-        prompt_first: whether the prompt stands before the image. Models were trained with the
-            image first, many with both.
+        prompt_first: whether the prompt stands before the image. Not every model was trained with
+            that.
         timeout: seconds that one answer may take.
         limits: what an image may be, and where it may be fetched from; None for the limits of
             this process's settings.
