@@ -162,6 +162,8 @@ def _add_engine_arguments(group: 'argparse._ArgumentGroup') -> None:
     add('--max-new-tokens', type=int, metavar='N', help='[those of the longest label]')
     add('--max-dynamic-patch', type=int, metavar='N',
         help='tiles of an image at most [as the model]')
+    add('--prompt-first', action='store_true',
+        help='the prompt before the image [a variant may say so alone: first:prompt_first=1]')
     add('--chat-template', metavar='NAME', help='[the one that config.json tells]')
     add('--backend', choices=BACKENDS, help='[%(default)s]')
     add('--device', choices=DEVICES, help='[%(default)s]')

@@ -28,6 +28,7 @@ class EvalSettings:
         warmup: first answers of each process that QPM and latency leave out.
         max_new_tokens: answer tokens at most; None for those of the longest label.
         max_dynamic_patch: tiles of an image at most; None for the model's own limit.
+        prompt_first: whether the prompt stands before the image.
         chat_template: LMDeploy's name of it; None for the one that config.json tells.
         backend, device, tp, session_len, vision_batch, prefix_caching: as in
             `lmdeploy_ext.classify.pipeline_engine.PipelineSettings`.
@@ -46,6 +47,7 @@ class EvalSettings:
     warmup: int = 16
     max_new_tokens: Optional[int] = None
     max_dynamic_patch: Optional[int] = None
+    prompt_first: bool = False
     backend: str = 'auto'
     device: str = 'auto'
     tp: int = 1

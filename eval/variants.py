@@ -17,7 +17,7 @@ _ASSIGNMENT = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=(.*)', re.DOTALL)
 _NEXT = re.compile(r':(?=[A-Za-z_][A-Za-z0-9_]*=)')
 #: Settings of the run that a variant may have its own value of: numbers from 1, and switches.
 NUMBERS = ('max_dynamic_patch', 'concurrency', 'vision_batch')
-SWITCHES = ('prefix_caching', )
+SWITCHES = ('prefix_caching', 'prompt_first')
 OWN_SETTINGS = (*NUMBERS, *SWITCHES)
 
 

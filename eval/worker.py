@@ -69,7 +69,8 @@ def predict(own: VariantFolder, number: int, source: LabelledSource,
                               concurrency=settings.concurrency)
     asked = RunSettings(prompt=settings.prompt,
                         max_new_tokens=settings.max_new_tokens,
-                        max_dynamic_patch=settings.max_dynamic_patch)
+                        max_dynamic_patch=settings.max_dynamic_patch,
+                        prompt_first=settings.prompt_first)
     # A file that has vanished since is an error row, as an unreadable one is.
     job = Job(engine, settings.labels, own.rows_file(number), asked, allow_missing=True)
     try:

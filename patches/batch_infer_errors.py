@@ -15,6 +15,8 @@ def finish_batch_first(original):
         engine = RestFirst(self)
         outputs = original(engine, prompts, *args, **kwargs)
         engine.raise_first()
+        for response in outputs if isinstance(outputs, list) else [outputs]:
+            engine.tell_cached(response)
         return outputs
 
     return batch_infer

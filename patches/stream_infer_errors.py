@@ -12,7 +12,9 @@ def end_stream_with_error(original):
 
     def stream_infer(self, prompts, *args, **kwargs):
         engine = RestFirst(self)
-        yield from original(engine, prompts, *args, **kwargs)
+        for response in original(engine, prompts, *args, **kwargs):
+            engine.tell_cached(response)
+            yield response
         engine.raise_first()
 
     return stream_infer

@@ -16,8 +16,8 @@ _COMMAND = 'import lmdeploy_ext.autopatch; from lmdeploy.cli import run; run()'
 
 
 @contextmanager
-def api_server(model: Path, log: Path) -> Iterator[str]:
-    """The address of a server that is ready; it ends with the block."""
+def api_server(model: Path, log: Path, *options: str) -> Iterator[str]:
+    """The address of a server with options of its command line, ready; it ends with the block."""
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         port = probe.getsockname()[1]
@@ -25,7 +25,7 @@ def api_server(model: Path, log: Path) -> Iterator[str]:
     command = [
         sys.executable, '-c', _COMMAND, 'serve', 'api_server',
         str(model), '--server-name', '127.0.0.1', '--server-port',
-        str(port)
+        str(port), *options
     ]
     with open(log, 'wb') as output:
         process = subprocess.Popen(command,

@@ -224,3 +224,20 @@ def test_help_names_inputs_output_and_exit_codes():
     assert done.returncode == 0
     for word in ('OpenAI batch', 'manifest', 'exit code', '--server', '--retry-errors'):
         assert word in done.stdout
+
+
+def test_a_prompt_first_that_cannot_be(images, tmp_path, folder):
+    options = asked(images, tmp_path, '--prompt-first', model=folder)
+    assert "a model of the type None; expected one whose images may" in refusal(*options)
+    (folder / 'config.json').write_text('{"model_type": "internvl_chat"}')
+    said = refusal(*options, '--prompt', 'In <IMAGE_TOKEN>: a bed?')
+    assert said == ('classify: --prompt-first with <IMAGE_TOKEN> in the prompt; expected one of '
+                    'them to say where the image stands: leave the other one out')
+    batch = tmp_path / 'batch.jsonl'
+    parts = [{'type': 'text', 'text': 'In <IMAGE_TOKEN>: a bed?'},
+             {'type': 'image_url', 'image_url': {'url': 'in/00000.jpg'}}]
+    batch.write_text(json.dumps({'custom_id': 'one', 'body': {
+        'messages': [{'role': 'user', 'content': parts}]}}))
+    said = refusal(batch, '--labels', '是,否', '--output', tmp_path / 'rows.jsonl', '--model',
+                   folder, '--prompt-first')
+    assert "with <IMAGE_TOKEN> in the prompt of 'one'" in said

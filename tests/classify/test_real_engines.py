@@ -1,6 +1,7 @@
 """The real thing on a tiny checkpoint: LMDeploy in this process, and its server."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -126,3 +127,52 @@ def test_killed_and_resumed_it_is_the_same_file(in_process, model, images, tmp_p
     for own, other in zip(ours, whole):
         assert own.pop('probabilities') == pytest.approx(other.pop('probabilities'), abs=1e-4)
     assert ours == whole
+
+
+LONG = '这是房间的照片。' * 12 + PROMPT
+
+
+def prompt_first(images, output, *options):
+    done = run(images, output, '--prompt', LONG, '--prompt-first', *options)
+    assert done.returncode == 1, done.stderr[-3000:]
+    return list(map(json.loads, without_times(output))), done.stderr
+
+
+def test_prompt_first_computes_the_prompt_once(model, images, tmp_path):
+    output, plain = tmp_path / 'rows.jsonl', tmp_path / 'plain.jsonl'
+    ours, said = prompt_first(images, output, '--model', str(model))
+    header = read_header(output)
+    assert header['settings']['prompt_first'] and header['engine']['prefix_caching']
+    share = int(re.search(r'prefix cache: \d+ of \d+ prompt tokens \((\d+)%\)', said)[1])
+    assert share > 40
+    # the other layout is another run, and another question to the model
+    refused = run(images, output, '--prompt', LONG, '--model', str(model))
+    assert refused.returncode == 2 and 'settings.prompt_first: true there' in refused.stderr
+    done = run(images, plain, '--prompt', LONG, '--model', str(model))
+    assert done.returncode == 1 and 'prefix cache' not in done.stderr
+    assert read_header(plain)['engine']['prefix_caching'] is False
+    others = list(map(json.loads, without_times(plain)))
+    pairs = [(one, other) for one, other in zip(ours, others) if one['error'] is None]
+    # places are as many, but for how a text is cut into tokens at its ends
+    assert all(abs(one['input_tokens'] - other['input_tokens']) <= 2 for one, other in pairs)
+    assert any(one['probabilities'] != pytest.approx(other['probabilities'], abs=1e-4)
+               for one, other in pairs)
+
+    with api_server(model, tmp_path / 'log.txt', '--enable-prefix-caching') as url:
+        theirs, said = prompt_first(images, tmp_path / 'served.jsonl', '--server', url)
+    assert re.search(r'prefix cache: \d+ of \d+ prompt tokens', said)
+    for own, served in zip(ours, theirs):
+        assert served.pop('probabilities') == pytest.approx(own.pop('probabilities'), abs=1e-4)
+    assert ours == theirs
+
+
+def test_prompt_first_leaves_upstreams_own_cache_off(model, images, tmp_path, monkeypatch):
+    """It would answer about other images."""
+    monkeypatch.setenv('LMDEPLOY_EXT_PATCHES', 'cpu')
+    output = tmp_path / 'rows.jsonl'
+    # upstream does not see by config.json which one it is
+    options = ('--model', str(model), '--chat-template', 'internvl2-internlm2')
+    prompt_first(images, output, *options)
+    assert read_header(output)['engine']['prefix_caching'] is False
+    refused = run(images, tmp_path / 'none.jsonl', *options, '--prefix-caching')
+    assert refused.returncode == 2 and 'without the patch block_trie_match' in refused.stderr

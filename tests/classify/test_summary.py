@@ -1,4 +1,6 @@
 """What a person reads at the end of a run, and while it runs."""
+from dataclasses import replace
+
 from lmdeploy_ext.classify.runner import Completion
 from lmdeploy_ext.classify.summary import Progress
 from lmdeploy_ext.classify.tally import Tally
@@ -35,3 +37,13 @@ def test_the_bar_shows_speed_errors_and_time_left(capsys):
     progress.close()
     bar = capsys.readouterr().err
     assert '6/6' in bar and 'images/min, 1 errors' in bar and '<' in bar
+
+
+def test_the_summary_tells_what_came_from_the_prefix_cache_where_that_is_known(tmp_path):
+    progress, tally = Progress(images=4, before=0, shown=False), Tally()
+    for completion, cached in zip(completions(), (64, None, 0, None)):
+        progress.add(replace(completion, cached_tokens=cached))
+    tokens = 2 * row('a').input_tokens
+    text = str(progress.summary(tmp_path / 'rows.jsonl', tally))
+    assert f'prefix cache: 64 of {tokens} prompt tokens ({64 / tokens:.0%})\n' in text
+    progress.close()

@@ -45,6 +45,8 @@ def test_a_variant_has_settings_of_its_own():
     assert dict(cached.settings) == {'prefix_caching': True}
     fresh, = parse_variants('fresh:prefix_caching=0', has_gpu=False)
     assert dict(fresh.settings) == {'prefix_caching': False}
+    first, = parse_variants('first:prompt_first=1:prefix_caching=1', has_gpu=False)
+    assert dict(first.settings) == {'prefix_caching': True, 'prompt_first': True}
     # a value may hold colons
     budget, = parse_variants('b:LMDEPLOY_EXT_TILES=budget:128:vision_batch=4', has_gpu=False)
     assert dict(budget.env)['LMDEPLOY_EXT_TILES'] == 'budget:128'
@@ -61,7 +63,7 @@ def test_a_variant_has_settings_of_its_own():
     ('mine:PATCHES', "'PATCHES' in the variant mine sets nothing"),
     ('../mine:A=1', "named '../mine'"),
     ('mine:max_dynamic_patches=3', 'sets max_dynamic_patches; did you mean max_dynamic_patch?'),
-    ('mine:A=1:prompt=x', 'sets prompt; expected max_dynamic_patch, concurrency, vision'),
+    ('mine:A=1:seed=x', 'sets seed; expected max_dynamic_patch, concurrency, vision'),
     ('mine:max_dynamic_patch=0', 'max_dynamic_patch=0 in the variant mine; expected a'),
     ('mine:prefix_caching=yes', 'prefix_caching=yes in the variant mine; expected 0 or 1'),
     ('mine:concurrency=1.5', 'concurrency=1.5 in the variant mine'),

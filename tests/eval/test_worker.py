@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,6 +88,21 @@ def test_answers_and_their_times_are_stored(prepared):
     assert [completion.id for completion in completions if not completion.computed] == ['4']
     assert own.read_engine()['concurrency'] == 2
     assert {'name', 'group', 'state', 'target', 'why'} <= set(own.read_process()['patches'][0])
+
+
+@pytest.mark.parametrize('first, ending', [(False, '?'), (True, '?\n<IMAGE_TOKEN>')])
+def test_the_layout_of_prompts_is_a_setting(prepared, monkeypatch, first, ending):
+    own, images, settings = prepared
+    asked, answer = [], BrightnessEngine.answer
+
+    async def note(self, question):
+        asked.append(question.prompt)
+        return await answer(self, question)
+
+    monkeypatch.setattr(BrightnessEngine, 'answer', note)
+    settings = replace(settings, prompt='bed?', prompt_first=first)
+    predict(own, 1, LabelledSource('x', tuple(images)), settings)
+    assert set(asked) == {'bed' + ending}
 
 
 def test_rows_before_a_failure_are_kept_and_the_next_session_goes_on(prepared, monkeypatch):

@@ -48,7 +48,8 @@ def serve(checkpoint, tmp_path_factory):
             free.bind(('127.0.0.1', 0))
             port = free.getsockname()[1]
         log = folder / f'{port}.log'
-        env = dict(os.environ, PYTHONPATH=str(folder), **NO_GPU)
+        paths = filter(None, [str(folder), os.environ.get('PYTHONPATH')])
+        env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), **NO_GPU)
         command = [LMDEPLOY, 'serve', 'api_server', checkpoint(), '--server-name', '127.0.0.1',
                    '--server-port', str(port), *options]
         with open(log, 'wb') as file:

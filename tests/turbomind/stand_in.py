@@ -61,6 +61,7 @@ class StandInEngine:
         self.model = EngineModel(blocks, self.meaning_of)
         self.lock = threading.Lock()
         self.running, self.sessions = {}, {}
+        self.matched = {}  # tokens in blocks that a session's sequence found
         self.virtual_tokens = None
         if slots:
             rows = self.memory[VOCABULARY + 3:]
@@ -111,8 +112,10 @@ class StandInInstance:
         try:
             rows = self.rows_of(ids, inputs)
             self.check_penalties(ids, inputs, True)
+            self.matched = 0
             answer = self.compute(ids, rows, 'input_embedding_ranges' not in inputs, stopped,
                                   int(inputs['request_output_len'][0]))
+            self.engine.matched[session] = self.matched
             return self.outputs(answer)
         finally:
             self.check_penalties(ids, inputs, False)
@@ -153,6 +156,7 @@ class StandInInstance:
         with engine.lock:
             intended = [engine.meaning_of(token) for token in ids]
             sequence = engine.model.start(ids, intended)
+            self.matched = BLOCK * sequence.matched
         share = 0.4
         time.sleep(engine.seconds)
         with engine.lock:

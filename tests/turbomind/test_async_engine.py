@@ -1,5 +1,6 @@
 """Upstream's `AsyncEngine` over the stand-in: answers, disconnects, sessions."""
 import asyncio
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,7 @@ from lmdeploy.messages import GenerationConfig
 from lmdeploy.serve.async_engine import AsyncEngine
 
 from tests.turbomind.stand_in import SESSION_LEN, StandInEngine
-from tests.turbomind.test_streams import all_ended, prompt_of, run
+from tests.turbomind.test_streams import a_prompt, all_ended, prompt_of, run
 
 
 class Tokenizer:
@@ -25,6 +26,8 @@ class Engine(AsyncEngine):
 
     def __init__(self, engine):
         self.engine, self.tokenizer, self.backend = engine, Tokenizer(), 'turbomind'
+        self.backend_config = SimpleNamespace(
+            enable_prefix_caching=engine.virtual_tokens is not None)
         self.session_len, self.stop_words = SESSION_LEN, []
         self.id2step, self.id2generator, self.running_session_ids = {}, {}, set()
         self.gens_set = {engine.create_instance() for _ in range(4)}
@@ -104,3 +107,57 @@ def test_a_penalty_counts_where_upstream_lets_it(engine):
     greedy, sampled = run(test())
     assert (greedy.virtual, greedy.penalties) == (1, 0)
     assert (sampled.virtual, sampled.stock, sampled.penalties) == (1, 1, 1)
+
+
+@pytest.mark.parametrize('last, known', [
+    ((64, [7], 3), 128),
+    ((64, [8], 3), 64),  # another image behind the same text
+    ((64, [], 1), 64),
+    ((64, [], 0), 0),  # something is computed in any case
+    ((0, [7], 3), 0),
+])
+def test_cached_tokens_are_blocks_that_are_there_for_certain(engine, last, known):
+    async def test():
+        figures = []
+        for number, prompt in enumerate([(64, [7], 5), last], 1):
+            outputs = [output async for output in engine.generate(prompt, number, config())]
+            figures.append({output.cached_tokens for output in outputs})
+            await all_ended(engine.engine)
+        return figures
+
+    assert run(test()) == [{0}, {known}]
+
+
+def test_what_nobody_can_know_is_not_told():
+    """Without virtual tokens TurboMind says nothing of what it found in its cache."""
+    engine = Engine(StandInEngine(seconds=0))
+    engine.backend_config.enable_prefix_caching = True
+
+    async def figures(prompt):
+        return {output.cached_tokens async for output in engine.generate(prompt, 1, config())}
+
+    assert run(figures((64, [7], 5))) == {None}
+    engine.backend_config.enable_prefix_caching = False
+    assert run(figures((64, [7], 5))) == {0}
+
+
+def test_at_least_the_cached_tokens_that_are_told_were_found():
+    """KV blocks are few enough that some are evicted."""
+    rng = random.Random(1)
+    engine = Engine(StandInEngine(slots=14, blocks=60, seconds=0.001))
+
+    async def one(places, number, prompt):
+        async with places:
+            async for output in engine.generate(prompt, number, config()):
+                told = output.cached_tokens
+            return told
+
+    async def test():
+        places = asyncio.Semaphore(4)
+        told = await asyncio.gather(*[one(places, number, a_prompt(rng)) for number in range(80)])
+        await all_ended(engine.engine)
+        return told
+
+    told = run(test())
+    assert all(least <= engine.engine.matched[number] for number, least in enumerate(told))
+    assert sum(least > 0 for least in told) > 20

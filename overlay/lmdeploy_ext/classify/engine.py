@@ -41,11 +41,14 @@ class Answer:
             probabilities, by token id or by vocabulary piece.
         input_tokens: prompt and image.
         output_tokens: generated.
+        cached_tokens: of the input tokens, those that the engine had in its prefix cache
+            (TurboMind: at least so many); None where it does not say.
     """
     text: str
     logprobs: Mapping[Union[int, bytes], float]
     input_tokens: int
     output_tokens: int
+    cached_tokens: Optional[int] = None
 
 
 class Engine(Protocol):

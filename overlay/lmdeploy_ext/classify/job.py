@@ -13,6 +13,7 @@ from .export import EXPORTS, check_writable
 from .labels import Labels, check_names, resolve_labels
 from .pipeline_engine import PipelineEngine, PipelineSettings
 from .probability import TOP_LOGPROBS
+from .prompt_layout import check_keeps_place, check_no_place
 from .result_file import ResultFile
 from .runner import Completion, RunSettings, run
 from .server_engine import ServerEngine, ServerSettings, served_model
@@ -81,7 +82,11 @@ def execute(job: Job,
     """
     check_names(job.labels)
     target = _Target.of(job.engine)
-    inventory = check_source(source, job.allow_missing, need_prompt=not job.run.prompt)
+    inventory = check_source(source, job.allow_missing, need_prompt=not job.run.prompt,
+                             prompt_first=job.run.prompt_first)
+    if job.run.prompt_first:
+        check_no_place(job.run.prompt, 'the prompt')
+        check_keeps_place(target.tokenizer)
     _check_paths(job, source)
     identity = header.identity(target.model, job.run.prompt, job.labels, {
         **target.engine.settings(),
@@ -188,5 +193,7 @@ def _run_settings(settings: RunSettings) -> Dict[str, Any]:
     return {
         'max_new_tokens': settings.max_new_tokens,
         'max_dynamic_patch': settings.max_dynamic_patch,
+        # null as in files that are older than this setting
+        'prompt_first': settings.prompt_first or None,
         'top_logprobs': TOP_LOGPROBS
     }

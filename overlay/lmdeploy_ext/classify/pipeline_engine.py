@@ -13,6 +13,7 @@ from .decode import Needs
 from .engine import Answer, LoopThread, Question
 from .errors import EngineError, one_line
 from .generation import NO_LOGPROBS, check_finished, sampling
+from .prefix_caching import check_prefix_caching
 from .tokenizer import chat_template_config
 
 BACKENDS = ('auto', 'pytorch', 'turbomind')
@@ -158,7 +159,7 @@ class _Collected:
         if not self._logprobs:
             raise EngineError(NO_LOGPROBS)
         return Answer(''.join(self._texts), self._logprobs, last.input_token_len,
-                      last.generate_token_len)
+                      last.generate_token_len, getattr(last, 'cached_tokens', None))
 
 
 def _tiles_in_force() -> Union[str, Dict[str, Any]]:
@@ -182,6 +183,8 @@ def _build_pipeline(settings: PipelineSettings) -> Any:
     from lmdeploy_ext.pytorch.device import runs_on_cpu
     if settings.device == 'cuda' and runs_on_cpu('cuda'):
         raise EngineError('no GPU found for --device cuda; choose --device auto or cpu')
+    if settings.prefix_caching:
+        check_prefix_caching(settings.model, settings.backend, settings.device)
     template = settings.chat_template
     try:
         if get_task(settings.model)[0] != 'vlm':

@@ -15,12 +15,15 @@ class Verdict:
             prompt.
         input_tokens: prompt and image.
         output_tokens: generated.
+        cached_tokens: see `Answer`. It depends on what the engine was asked before, so rows, which
+            are the same for an interrupted run and for one that was not, do not have it.
     """
     label: str
     probabilities: Mapping[str, float]
     text: str
     input_tokens: int
     output_tokens: int
+    cached_tokens: Optional[int] = None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from .errors import ClassifyError, ImageError, one_line
 from .item import Item
 from .labels import Labels
 from .probability import TOP_LOGPROBS, label_probabilities, most_probable
+from .prompt_layout import image_last
 from .result_file import ResultFile
 from .row import Row, Verdict, answered, failed
 from .source import Source
@@ -46,6 +47,8 @@ class RunSettings:
         max_new_tokens: answer tokens at most; None for as many as the longest label has.
         max_dynamic_patch: tiles that an image is cut into at most, thumbnail not counted; None for
             the model's own. An item's own option goes before it.
+        prompt_first: whether the prompt stands before the image. Not every model was trained with
+            that.
         timeout: seconds that one answer may take.
         limits: what an image may be, and where it may be fetched from; None for the limits of
             this process's settings.
@@ -54,6 +57,7 @@ class RunSettings:
     prompt: Optional[str] = None
     max_new_tokens: Optional[int] = None
     max_dynamic_patch: Optional[int] = None
+    prompt_first: bool = False
     timeout: float = 600.0
     limits: Optional[ImageLimits] = None
     decoders: Optional[int] = None
@@ -67,11 +71,13 @@ class Completion:
         row: as written.
         started, finished: monotonic seconds; from the image's admission to its answer.
         reused: whether it is an identical image's answer.
+        cached_tokens: see `Answer`; None also where nothing was asked.
     """
     row: Row
     started: float
     finished: float
     reused: bool
+    cached_tokens: Optional[int] = None
 
 
 def run(source: Source,
@@ -174,7 +180,8 @@ class _Desk:
             return Completion(row, started, finished, False)
         verdict, reused = task.result()
         row = answered(item.id, item.path, verdict, finished - started)
-        return Completion(row, started, finished, reused)
+        return Completion(row, started, finished, reused,
+                          None if reused else verdict.cached_tokens)
 
     async def _classify(self, item: Item) -> Tuple[Verdict, bool]:
         pool = self._fetchers if is_remote(item.image) else self._pool
@@ -189,8 +196,9 @@ class _Desk:
         options = dict(item.options)
         if settings.max_dynamic_patch is not None:
             options.setdefault('max_dynamic_patch', settings.max_dynamic_patch)
+        prompt = settings.prompt or item.prompt
         question = Question(picture=picture,
-                            prompt=settings.prompt or item.prompt,
+                            prompt=image_last(prompt) if settings.prompt_first else prompt,
                             system=item.system,
                             options=options,
                             max_new_tokens=settings.max_new_tokens or labels.longest,
@@ -201,7 +209,7 @@ class _Desk:
             raise ImageError(f'no answer within {settings.timeout:g} seconds') from error
         probabilities = label_probabilities(answer.logprobs, labels, answer.text)
         return Verdict(most_probable(probabilities), probabilities, answer.text,
-                       answer.input_tokens, answer.output_tokens)
+                       answer.input_tokens, answer.output_tokens, answer.cached_tokens)
 
     async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)

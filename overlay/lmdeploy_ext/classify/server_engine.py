@@ -189,10 +189,16 @@ def _read_answer(body: Mapping[str, Any]) -> Answer:
                       logprobs={_piece(token): token['logprob']
                                 for token in candidates},
                       input_tokens=usage['prompt_tokens'],
-                      output_tokens=usage['completion_tokens'])
+                      output_tokens=usage['completion_tokens'],
+                      cached_tokens=_cached_tokens(usage))
     except (KeyError, IndexError, TypeError) as error:
         raise EngineError(f'the server\'s answer is no chat completion (no {error}); expected an '
                           f'LMDeploy 0.6 api_server') from error
+
+
+def _cached_tokens(usage: Mapping[str, Any]) -> Optional[int]:
+    """None where the server does not tell, as stock LMDeploy does not."""
+    return (usage.get('prompt_tokens_details') or {}).get('cached_tokens')
 
 
 def _piece(token: Mapping[str, Any]) -> bytes:

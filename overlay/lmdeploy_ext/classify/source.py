@@ -11,6 +11,7 @@ from .files import IMAGE_SUFFIXES, FilesSource, FolderSource, GlobSource, is_ima
 from .item import IdSet, Item
 from .manifest import ManifestSource, read_records
 from .openai_batch import BatchSource, is_batch_record
+from .prompt_layout import check_no_place
 
 MANIFEST_SUFFIXES = ('.csv', '.jsonl', '.ndjson')
 
@@ -90,15 +91,18 @@ def _files(names: Sequence[str]) -> FilesSource:
 
 def check_source(source: Source,
                  allow_missing: bool = False,
-                 need_prompt: bool = False) -> Inventory:
+                 need_prompt: bool = False,
+                 prompt_first: bool = False) -> Inventory:
     """Read the whole source once, without opening an image.
 
     Args:
         allow_missing: whether missing files become error rows; else they are an error here.
         need_prompt: whether the run has no prompt of its own, so that each item must have one.
+        prompt_first: whether prompts are to stand before their images.
 
     Raises:
-        SourceError: no images, duplicate ids, missing files, or no prompt.
+        SourceError: no images, duplicate ids, missing files, no prompt, or one that says itself
+            where its image stands.
     """
     ids, duplicates, missing = IdSet(), _Sample(), _Sample()
     total = 0
@@ -111,6 +115,8 @@ def check_source(source: Source,
         if need_prompt and not item.prompt:
             raise SourceError(f'no prompt for {item.id!r}: give --prompt, or an OpenAI batch file '
                               f'with a text in each request')
+        if need_prompt and prompt_first:
+            check_no_place(item.prompt, f'the prompt of {item.id!r}')
     if not total:
         raise SourceError(f'no images in {source.name}; expected a manifest with rows, or files '
                           f'that end with {" ".join(IMAGE_SUFFIXES)}')

@@ -26,6 +26,8 @@ class Summary:
         reused: of these, identical images' answers.
         seconds: of this run, model load excluded.
         tally: counts over the whole result file.
+        prompt_tokens, cached_tokens: of the images of this run whose engine told what of their
+            prompt it had in its prefix cache; see `Answer`.
         interrupted: whether Ctrl-C ended the run early.
     """
     path: Path
@@ -35,6 +37,8 @@ class Summary:
     reused: int
     seconds: float
     tally: Tally
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     interrupted: bool = False
 
     @property
@@ -53,6 +57,10 @@ class Summary:
             lines.append(f'off-label: {tally.off_label} answers begin with no label; see `text`')
         if self.reused:
             lines.append(f'identical images: {self.reused} answered without computing again')
+        if self.cached_tokens:
+            share = self.cached_tokens / self.prompt_tokens
+            lines.append(f'prefix cache: {self.cached_tokens} of {self.prompt_tokens} prompt '
+                         f'tokens ({share:.0%})')
         lines.append(f'{self.written} images in {self.seconds:.1f} s, '
                      f'{self.images_per_minute:.0f} images/min')
         if self.interrupted:
@@ -72,6 +80,7 @@ class Progress:
     def __init__(self, images: int, before: int, shown: bool) -> None:
         self._images, self._before = images, before
         self._written = self._errors = self._reused = 0
+        self._prompt_tokens = self._cached_tokens = 0
         interval = 0.1 if sys.stderr.isatty() else _LOG_INTERVAL
         self._bar = tqdm(total=images,
                          initial=before,
@@ -87,6 +96,9 @@ class Progress:
         self._written += 1
         self._errors += completion.row.error is not None
         self._reused += completion.reused
+        if completion.cached_tokens is not None:
+            self._prompt_tokens += completion.row.input_tokens
+            self._cached_tokens += completion.cached_tokens
         rate = 60 * self._written / max(time.monotonic() - self._started, 1e-6)
         self._bar.set_postfix_str(f'{rate:.0f} images/min, {self._errors} errors', refresh=False)
         self._bar.update()
@@ -97,4 +109,5 @@ class Progress:
     def summary(self, path: Path, tally: Tally, interrupted: bool = False) -> Summary:
         """The run's summary up to now."""
         return Summary(path, self._images, self._before, self._written, self._reused,
-                       time.monotonic() - self._started, tally, interrupted)
+                       time.monotonic() - self._started, tally, self._prompt_tokens,
+                       self._cached_tokens, interrupted)

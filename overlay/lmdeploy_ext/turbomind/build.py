@@ -153,7 +153,8 @@ def _virtual_tokens(engine: Any, table: EmbeddingTable, memory: MappedMemory,
     gate = PrefixGate(load, capacity.most + slots * _SLOT_ROWS, lambda: queue.computed_tokens)
     return VirtualTokens(pool, queue, settings.prefix_cache == 'content',
                          settings.feature_pool_full == 'wait', load, gate,
-                         most_tokens(engine.config.attention_config))
+                         most_tokens(engine.config.attention_config),
+                         engine.engine_config.cache_block_seq_len)
 
 
 def most_tokens(attention: Any) -> Optional[int]:

@@ -28,12 +28,15 @@ class Passage:
         on_end: called once, when the engine reads the request's rows no more.
         on_growth: called with the number of tokens that came since the last time.
         reports_early: whether somebody waits for the first token.
+        cached_tokens: of the prompt, that TurboMind has in its KV blocks, at least; None where
+            nothing can be said.
     """
 
     def __init__(self, prompt: Prompt, on_computed: Callable[[], None],
                  on_end: Callable[[], None], on_growth: Callable[[int], None],
-                 reports_early: bool = False) -> None:
+                 reports_early: bool = False, cached_tokens: Optional[int] = None) -> None:
         self.prompt, self.reports_early = prompt, reports_early
+        self.cached_tokens = cached_tokens
         self._on_growth, self._tokens = on_growth, 0
         self._on_computed, self._on_end = on_computed, on_end
         self._computed = self._cancelled = self._ended = False

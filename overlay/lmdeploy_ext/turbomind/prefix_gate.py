@@ -28,12 +28,14 @@ class Ticket:
     Attributes:
         parts: its beginnings of 1, 2, … whole blocks.
         owned: those that it computes, alone.
+        found: tokens at its start that are in blocks already, for certain.
         computed: whether its first token came.
         share: of its sequence.
     """
     parts: List[bytes]
     share: KvShare
     owned: List[bytes] = field(default_factory=list)
+    found: int = 0
     computed: bool = False
 
 
@@ -92,6 +94,8 @@ class PrefixGate:
             ticket = Ticket(parts, self._load.begin(tokens))
             for part, entry, is_there in zip(parts, entries, there):
                 if is_there:
+                    if not ticket.owned:
+                        ticket.found += _BLOCK
                     entry.users.add(ticket)
                 else:
                     entry.owner = ticket

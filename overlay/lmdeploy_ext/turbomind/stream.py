@@ -14,7 +14,7 @@ def virtual_tokens_of(instance: Any) -> Optional[VirtualTokens]:
 
 async def async_stream(original: Callable[..., AsyncIterator[Any]], instance: Any, session: Any,
                        prompt: Prompt, options: dict) -> AsyncIterator[Any]:
-    """Outputs of one request.
+    """Outputs of one request; each has the `cached_tokens` of its `Passage`, where there is one.
 
     Args:
         original: upstream's `TurboMindInstance.async_stream_infer`.
@@ -36,6 +36,7 @@ async def async_stream(original: Callable[..., AsyncIterator[Any]], instance: An
                                      prompt.ranges, **options)) as outputs:
             async for output in outputs:
                 passage.got(output.num_token)
+                output.cached_tokens = passage.cached_tokens
                 if asked or not is_partial(output):
                     yield output
     finally:

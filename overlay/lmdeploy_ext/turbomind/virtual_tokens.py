@@ -68,12 +68,15 @@ class VirtualTokens:
         gate: keeps prompts from KV blocks that are not computed yet.
         most_tokens: of a prompt; None for any number. The keys of longer ones depend on their
             length (dynamic NTK scaling), which TurboMind's trie does not know.
+        block_tokens: of a KV block; whole ones are matched.
     """
 
     def __init__(self, pool: FeaturePool, queue: RowQueue, keyed: bool, wait: bool, load: KvLoad,
-                 gate: PrefixGate, most_tokens: Optional[int] = None) -> None:
+                 gate: PrefixGate, most_tokens: Optional[int] = None,
+                 block_tokens: int = 64) -> None:
         self._pool, self._queue, self._keyed, self._wait = pool, queue, keyed, wait
         self._load, self._gate, self._most_tokens = load, gate, most_tokens
+        self._block_tokens = block_tokens
         self.guard = PenaltyGuard()
         self._lock = threading.Lock()
         self._passages: Dict[Hashable, Passage] = {}
@@ -211,10 +214,20 @@ class VirtualTokens:
         # the first of several tokens: somebody may wait for what this request computes
         reports_early = bool(ticket and ticket.owned) and entry.output_tokens != 1
         passage = Passage(prompt, on_computed, on_end,
-                          lambda tokens: self._load.grow(share, tokens), reports_early)
+                          lambda tokens: self._load.grow(share, tokens), reports_early,
+                          self._cached_tokens(prompt, entry, ticket))
         with self._lock:
             self._passages[entry.session] = passage
         return passage
+
+    def _cached_tokens(self, prompt: Prompt, entry: Entry,
+                       ticket: Optional[Ticket]) -> Optional[int]:
+        """Tokens of the prompt that are not computed, at least; None where TurboMind may find
+        blocks that nobody here knows of."""
+        if ticket is not None:
+            known = min(ticket.found, len(prompt.ids) - 1)  # one token at least is computed
+            return max(0, known) // self._block_tokens * self._block_tokens
+        return None if entry.starts and not prompt.ranges else 0
 
 
 async def in_host_memory(embeddings: Optional[Sequence[Any]]) -> Optional[List[Any]]:
