@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from lmdeploy_ext.eval import runner
-from lmdeploy_ext.eval.bench import prefix_process
 from lmdeploy_ext.eval.provenance import provenance, write_json
 from lmdeploy_ext.eval.run_folder import LabelledImage, RunFolder
 
@@ -153,5 +152,5 @@ FAKE_ENGINE = Path(__file__).with_name('fake_engine.py')
 def fake_engine(monkeypatch):
     """Engines are `fake_engine.py`."""
     monkeypatch.setenv('PYTHONPATH', os.pathsep.join(sys.path))
-    monkeypatch.setattr(prefix_process, 'engine_command',
+    monkeypatch.setattr('lmdeploy_ext.eval.bench.prefix_process.engine_command',
                         lambda: [sys.executable, str(FAKE_ENGINE)])
