@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import lmdeploy_ext.autopatch  # noqa: F401  LMDeploy is imported later, patched
-from lmdeploy_ext.turbomind.self_test import distance
+from lmdeploy_ext.turbomind.self_test import distance, random_features
 
 pytestmark = [
     pytest.mark.gpu,
@@ -61,8 +61,7 @@ class Client:
     def features(self, number):
         """[tokens, hidden] on the GPU, with their key."""
         rng = torch.Generator('cuda').manual_seed(number)
-        features = torch.randn((1 + number % 3) * TILE, self.model.hidden_units, generator=rng,
-                               device='cuda').half()
+        features = random_features((1 + number % 3) * TILE, self.model.hidden_units, rng).half()
         features.feature_key = b'%d' % number
         return features
 

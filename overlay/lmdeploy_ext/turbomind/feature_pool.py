@@ -97,7 +97,7 @@ class FeaturePool:
         """
         if not fresh:
             return
-        index = [token - self._ids.first for image, _ in fresh for token in self.ids_of(image)]
+        ids = torch.tensor([token for image, _ in fresh for token in self.ids_of(image)])
         written: 'Future[None]' = Future()
 
         def then(error: Optional[Exception]) -> None:
@@ -108,6 +108,6 @@ class FeaturePool:
             else:
                 written.set_exception(error)
 
-        self._writer.write(self._rows, torch.tensor(index), [features for _, features in fresh],
+        self._writer.write(self._rows, ids - self._ids.first, [features for _, features in fresh],
                            then)
         await asyncio.wrap_future(written)

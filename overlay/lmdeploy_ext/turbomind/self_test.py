@@ -42,7 +42,7 @@ def check_virtual_tokens(engine: Any, tokens: VirtualTokens, hidden: int) -> Non
     sessions = iter(range(_FIRST_SESSION, _FIRST_SESSION + 9))
     text = torch.randint(3, engine.config.model_config.vocab_size, (_BEFORE + _AFTER, ),
                          generator=rng).tolist()
-    images = [torch.randn(_IMAGE, hidden, generator=rng).half() for _ in range(2)]
+    images = [random_features(_IMAGE, hidden, rng).half() for _ in range(2)]
     for index, image in enumerate(images):
         image.feature_key = b'self-test %d' % index
     prompts = [Prompt(text[:_BEFORE] + [0] * _IMAGE + text[_BEFORE:], [image],
@@ -59,6 +59,18 @@ def check_virtual_tokens(engine: Any, tokens: VirtualTokens, hidden: int) -> Non
                 raise SelfTestFailed(
                     f'the {time} answer with virtual tokens differs from the stock path: '
                     f'log-probabilities {got}, expected {stock[image]} (within {_TOLERANCE})')
+
+
+def random_features(tokens: int, hidden: int, rng: torch.Generator) -> torch.Tensor:
+    """An image that any model can tell from others: what its rows have in common is left where
+    attention takes their mean.
+
+    Returns:
+        float32 [tokens, hidden], on the generator's device.
+    """
+    common, own = (torch.randn(rows, hidden, generator=rng, device=rng.device)
+                   for rows in (1, tokens))
+    return common + own / 2
 
 
 def distance(one: LogProbabilities, other: LogProbabilities) -> float:

@@ -3,6 +3,7 @@ import inspect
 from contextlib import aclosing
 from typing import Any, AsyncIterator, Callable, Iterator, Optional
 
+from lmdeploy_ext.turbomind.answers import answers
 from lmdeploy_ext.turbomind.passage import Prompt
 from lmdeploy_ext.turbomind.virtual_tokens import Entry, VirtualTokens, in_host_memory
 
@@ -17,23 +18,28 @@ async def async_stream(original: Callable[..., AsyncIterator[Any]], instance: An
     """Outputs of one request; each has the `cached_tokens` of its `Passage`, where there is one.
 
     Args:
-        original: upstream's `TurboMindInstance.async_stream_infer`.
+        original: upstream's `TurboMindInstance.async_stream_infer`, for several sequences in one.
         options: its other arguments, by name.
     """
+    def outputs_of(prompt: Prompt) -> AsyncIterator[Any]:
+        if isinstance(session, int):
+            return answers(instance, session, prompt, options)
+        return original(instance, session, prompt.ids, prompt.embeddings, prompt.ranges,
+                        **options)
+
     tokens = virtual_tokens_of(instance)
     if tokens is None or options['stop']:
         prompt = Prompt(prompt.ids, await in_host_memory(prompt.embeddings), prompt.ranges)
-        async for output in original(instance, session, prompt.ids, prompt.embeddings,
-                                     prompt.ranges, **options):
-            yield output
+        async with aclosing(outputs_of(prompt)) as outputs:
+            async for output in outputs:
+                yield output
         return
     passage = await tokens.admit(prompt, entry_of(session, options))
     asked = options['stream_output']
     options = dict(options, stream_output=asked or passage.reports_early)
     prompt, before = passage.prompt, instance.future
     try:
-        async with aclosing(original(instance, session, prompt.ids, prompt.embeddings,
-                                     prompt.ranges, **options)) as outputs:
+        async with aclosing(outputs_of(prompt)) as outputs:
             async for output in outputs:
                 passage.got(output.num_token)
                 output.cached_tokens = passage.cached_tokens

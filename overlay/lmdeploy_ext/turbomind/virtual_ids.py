@@ -60,7 +60,8 @@ class VirtualIds:
             tokens: of the tile, at most `slot_rows`.
         """
         start = self.first + slot * slot_rows
-        return [start + (token + generation) % slot_rows for token in range(tokens)]
+        turned = start + generation % slot_rows
+        return [*range(turned, start + slot_rows), *range(start, turned)][:tokens]
 
 
 def virtual_ids(table: EmbeddingTable, vocab_size: int, address: int, size: int,
