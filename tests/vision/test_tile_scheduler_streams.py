@@ -68,6 +68,8 @@ def notes(monkeypatch):
     def noted_empty(*arguments, pin_memory=False, **options):
         if pin_memory:
             notes.append('pinned')
+        elif current[1:] and current[-1] == 'default':
+            notes.append('memory of default')
         return empty(*arguments, **options)
 
     cuda = {'Stream': lambda _: Stream(notes, next(names)), 'stream': stream,
@@ -78,8 +80,6 @@ def notes(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(torch, 'empty', noted_empty)
     monkeypatch.setattr(torch.Tensor, 'copy_', noted_copy)
-    monkeypatch.setattr(torch.Tensor, 'record_stream',
-                        lambda tensor, stream: notes.append(f'memory used on {stream.name}'))
     return notes
 
 
@@ -97,10 +97,11 @@ def run(monkeypatch, kind, count=20):
 
 def test_features_stay_on_the_device(monkeypatch, notes):
     run(monkeypatch, CudaTransfer)
-    batch = ['copy on upload', 'event on upload', 'compute waits for upload',
-             'memory used on default', 'copy on compute', 'event on compute']
+    upload = ['copy on upload', 'event on upload', 'compute waits for upload']
     # the image has its memory from the first batch on
-    assert notes == [WEIGHTS, *batch] + [note for note in batch if 'memory used' not in note]
+    memory = ['memory of default', 'compute waits for default']
+    compute = ['copy on compute', 'event on compute']
+    assert notes == [WEIGHTS, *upload, *memory, *compute, *upload, *compute]
 
 
 def test_features_go_to_pinned_memory_of_the_host(monkeypatch, notes):
@@ -132,8 +133,8 @@ def test_memory_that_streams_share_is_held_until_they_are_done_and_no_longer(not
 
     with transfer.computing():
         tiles = transfer.upload([image(1, 3)], lambda error: None)
-        wanted = transfer.features((3, 2, 3), torch.float32)
-        output = transfer.output(wanted)
+        wanted, = transfer.features([(3, 2, 3)], torch.float32)
+        output, = transfer.outputs([wanted])
         shared = [weakref.ref(tiles)] + [weakref.ref(output)] * (output is not wanted)
         transfer.finish(tiles, [(output, wanted)], then)
         del tiles, output
@@ -144,6 +145,39 @@ def test_memory_that_streams_share_is_held_until_they_are_done_and_no_longer(not
     assert alive == [[False] * len(shared)]
     transfer.close()
     transfer.join(PATIENCE)
+
+
+def test_memory_of_features_that_nobody_wants_is_held_until_their_batch_has_ended(monkeypatch,
+                                                                                  notes):
+    """The default stream could have it while the batch still writes."""
+    reached, gate, wanted = threading.Event(), threading.Event(), []
+
+    class Transfer(CudaTransfer):
+
+        def __init__(self, *_):
+            super().__init__(torch.device('cpu'))
+
+        def features(self, shapes, dtype):
+            features = super().features(shapes, dtype)
+            wanted.extend(map(weakref.ref, features))
+            return features
+
+    def wait(event):
+        if event.stream == 'compute':
+            reached.set()
+            assert gate.wait(PATIENCE)
+
+    monkeypatch.setattr(Event, 'synchronize', wait)
+    monkeypatch.setattr(tile_scheduler, 'transfer_to', Transfer)
+    scheduler = TileScheduler(Backend(), 16)
+    future = scheduler.submit(image(5, 3), scheduler.flow(), lambda: None)
+    assert reached.wait(PATIENCE)
+    assert future.cancel()
+    del future
+    assert wanted[0]() is not None
+    gate.set()
+    scheduler.close()
+    assert wanted[0]() is None
 
 
 def test_after_a_failed_upload_the_copies_under_way_are_waited_for(monkeypatch, notes):

@@ -123,11 +123,11 @@ class LateTransfer:
                                  lambda: np.concatenate(tiles, out=staged.numpy()), then)
         return staged
 
-    def features(self, shape, dtype):
-        return torch.full(shape, torch.nan, dtype=dtype)
+    def features(self, shapes, dtype):
+        return [torch.full(shape, torch.nan, dtype=dtype) for shape in shapes]
 
-    def output(self, features):
-        return torch.empty_like(features)
+    def outputs(self, features):
+        return [torch.empty_like(part) for part in features]
 
     @contextlib.contextmanager
     def computing(self):

@@ -177,16 +177,15 @@ class TileScheduler:
         return outputs
 
     def _issue(self, parts: Sequence[Part[ImageJob]], tiles: torch.Tensor) -> Outputs:
-        outputs = []
-        for part in parts:
-            job = part.job
-            if job.features is None:
-                shape = (job.count, self._backend.tokens, self._backend.hidden)
-                job.features = self._transfer.features(shape, self._backend.dtype)
-            features = job.features[part.first:part.last]
-            outputs.append((self._transfer.output(features), features))
-        self._backend.encode(tiles, [output for output, _ in outputs])
-        return outputs
+        row = (self._backend.tokens, self._backend.hidden)
+        fresh = list(dict.fromkeys(part.job for part in parts if part.job.features is None))
+        for job, features in zip(fresh, self._transfer.features(
+                [(job.count, *row) for job in fresh], self._backend.dtype)):
+            job.features = features
+        features = [part.job.features[part.first:part.last] for part in parts]
+        outputs = self._transfer.outputs(features)
+        self._backend.encode(tiles, outputs)
+        return list(zip(outputs, features))
 
     def _or_die(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
