@@ -1,4 +1,5 @@
-"""What the tile scheduler itself costs a batch: queue, batch, futures, copies of a few bytes."""
+"""What the tile scheduler itself costs a batch, with a backend that does nothing and with a GPU at
+work."""
 import time
 from dataclasses import dataclass
 from typing import List, Sequence
@@ -6,6 +7,7 @@ from typing import List, Sequence
 import numpy as np
 import torch
 
+from ...vision.backend import VisionBackend, run
 from ...vision.tile_scheduler import TileScheduler
 
 
@@ -59,6 +61,44 @@ def scheduler_overhead(device: torch.device, images: int = 16, rounds: int = 500
     finally:
         scheduler.close()
     return Overhead(*(1e3 * float(np.median(values)) for values in (cpu, wall)))
+
+
+def added_ms(backend: VisionBackend, images: int = 16, batches: int = 40,
+             rounds: int = 5) -> float:
+    """Milliseconds that a GPU takes longer for a batch that the scheduler makes of images of one
+    tile each and uploads, while more of them wait, than for the same tiles in its memory: the
+    median over rounds, in which both have a turn.
+
+    Args:
+        batches: in a turn.
+    """
+    generator = torch.Generator().manual_seed(0)
+    tiles = torch.randint(256, (images, backend.side, backend.side, 3), dtype=torch.uint8,
+                          generator=generator).pin_memory()
+    arrays, there = [tile[None].numpy() for tile in tiles], tiles.to(backend.device)
+    scheduler = TileScheduler(backend, images)
+
+    def scheduled() -> float:
+        before, begin = scheduler.figures().batches, time.perf_counter()
+        futures = [scheduler.submit(arrays[number % images], scheduler.flow(), _nothing)
+                   for number in range(batches * images)]
+        for future in futures:
+            future.result()
+        return (time.perf_counter() - begin) / (scheduler.figures().batches - before)
+
+    def alone() -> float:
+        torch.cuda.synchronize(backend.device)
+        begin = time.perf_counter()
+        for _ in range(batches):
+            run(backend, there)
+        torch.cuda.synchronize(backend.device)
+        return (time.perf_counter() - begin) / batches
+
+    try:
+        turns = [(scheduled(), alone()) for _ in range(rounds + 1)][1:]
+    finally:
+        scheduler.close()
+    return 1e3 * float(np.median([ours - bare for ours, bare in turns]))
 
 
 def _nothing() -> None:

@@ -17,17 +17,18 @@ import torch
 
 from lmdeploy_ext.models.checkpoint import DTYPES
 from lmdeploy_ext.models.shapes import SHAPES
+from lmdeploy_ext.vision.backend import VisionBackend
 
 from ..errors import EvalError
 from ..provenance import REPOSITORY, write_result
 from .files import write_beside
 from .measured import measured_commit, slug
-from .scheduler_overhead import scheduler_overhead
+from .scheduler_overhead import added_ms, scheduler_overhead
 from .vit_plot import draw
 from .vit_speed import FULL, QUICK, speed_rows
 from .vit_table import summary, table
 from .vit_targets import TILES_OF_REPLICAS, targets
-from .vit_ways import STOCK, build, chosen
+from .vit_ways import EAGER, STOCK, build, chosen
 
 RESULTS = REPOSITORY / 'eval' / 'results'
 QUICK_OUT = REPOSITORY / 'eval' / 'runs' / 'bench-vit-quick.json'
@@ -89,18 +90,22 @@ def run(devices: Sequence[torch.device], shape: str, dtype: str, sizes: Sequence
         'load': round(load, 1)
     }
     speed = speed_rows(backends, sizes, QUICK if quick else FULL)
-    return [setup, *notes, *speed, _scheduler_row(devices[0], quick)]
+    return [setup, *notes, *speed, _scheduler_row(backends[STOCK], backends.get(EAGER), quick)]
 
 
-def _scheduler_row(device: torch.device, quick: bool) -> Dict[str, Any]:
+def _scheduler_row(stock: VisionBackend, ours: Optional[VisionBackend],
+                   quick: bool) -> Dict[str, Any]:
     """What the tile scheduler itself takes."""
-    overhead = scheduler_overhead(device, IMAGES, rounds=20 if quick else 500)
-    return {
+    overhead = scheduler_overhead(stock.device, IMAGES, rounds=20 if quick else 500)
+    row = {
         'part': 'scheduler',
         'images': IMAGES,
         'cpu_ms': round(overhead.cpu_ms, 4),
         'wall_ms': round(overhead.wall_ms, 4)
     }
+    if stock.device.type == 'cuda' and ours is not None and ours.max_tiles >= IMAGES:
+        row['added_ms'] = round(added_ms(ours, IMAGES, batches=2 if quick else 40), 4)
+    return row
 
 
 def _devices(name: Optional[str]) -> List[torch.device]:

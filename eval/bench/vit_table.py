@@ -106,11 +106,15 @@ def _left_out(rows: Sequence[Row]) -> List[str]:
 
 
 def _scheduler(rows: Sequence[Row]) -> List[str]:
-    """One line."""
-    return [f'A batch of {row["images"]} images of one tile, without computation: '
-            f'{row["wall_ms"]:.3f} ms from the first `submit` to the last result, '
-            f'{row["cpu_ms"]:.3f} ms CPU time of all threads.'
-            for row in rows if row['part'] == 'scheduler']
+    """A line, on a GPU two."""
+    row = next(row for row in rows if row['part'] == 'scheduler')
+    lines = [f'A batch of {row["images"]} images of one tile, without computation and from rest: '
+             f'{row["wall_ms"]:.3f} ms from the first `submit` to the last result, '
+             f'{row["cpu_ms"]:.3f} ms CPU time of all threads.']
+    if 'added_ms' in row:
+        lines.append(f'With computation, while more images wait: a batch takes '
+                     f'{row["added_ms"]:.3f} ms longer than the model alone.')
+    return lines
 
 
 def _busy(result: Mapping[str, Any]) -> List[str]:

