@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
@@ -88,11 +88,13 @@ def run(settings: EngineSettings, folder: Path, limit: float, tell: Tell) -> Lis
     engines = {cache: EngineProcess(replace(settings, caching=cache == ON),
                                     folder / f'{cache}.log', limit) for cache in (OFF, ON)}
     about: Dict[str, Any] = {}
+    starter = ThreadPoolExecutor(len(engines))
     try:
+        tell('both engines start')
+        starts = {cache: starter.submit(engine.start) for cache, engine in engines.items()}
         for cache, engine in engines.items():
-            tell(f'cache {cache}: starts')
             try:
-                about = engine.start()
+                about = starts[cache].result()
             except EngineFailed as error:
                 tell(f'cache {cache}: {error}\n{engine.log_tail()}')
             else:
@@ -101,6 +103,7 @@ def run(settings: EngineSettings, folder: Path, limit: float, tell: Tell) -> Lis
     finally:
         for engine in engines.values():
             engine.close()
+        starter.shutdown()
     if not outcomes.measured:
         raise EvalError(f'nothing was measured: {next(iter(outcomes.failed.values()))}')
     warnings = [f'cache {cache}: {warning}' for cache, engine in engines.items()

@@ -208,8 +208,8 @@ def test_sessions_that_stay_open_go_on(client):
 
 def test_more_sequences_than_kv_blocks_hold(client):
     """20 prompts of 3,000 tokens in 30,000: some are preempted, and computed anew from ids."""
-    prompts = [(before, [2 + 3 * number % 9 for number in range(4)], 5)
-               for before in range(0, 200, 10)]
+    images, rng = [2 + 3 * number for number in range(POOL_SLOTS // 3)], random.Random(2)
+    prompts = [(before, rng.sample(images, 4), 5) for before in range(0, 200, 10)]
     asyncio.run(compare(client, prompts, at_once=20, tokens=100))
 
 
