@@ -1,7 +1,7 @@
 """TurboMind's outputs of a request as they come.
 
-Upstream looks for them every 2 ms, for each request: 32,000 times a second with 64 in flight, which
-keeps an event loop busy. Here the engine's threads wake the one that waits.
+Upstream looks for them every 2 ms, for each request: 32,000 times a second with 64 in flight. Here
+the engine's threads wake the one that waits.
 """
 import asyncio
 from collections import deque
