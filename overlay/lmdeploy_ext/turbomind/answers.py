@@ -105,7 +105,7 @@ class _Reader:
             count -= 1
         elif ids and ids[-1] in (self._config.stop_token_ids or ()):
             del ids[-1]
-        return EngineOutput(status, ids, count, logprobs and logprobs[:len(ids)])
+        return EngineOutput(status, ids, count, logprobs[:len(ids)] if logprobs else None)
 
     def _read_logprobs(self, tensors: dict, answer: Any, count: int) -> Optional[list]:
         if 'logprob_vals' in tensors:
