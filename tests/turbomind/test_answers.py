@@ -18,7 +18,7 @@ class Scripted:
     """What the C++ class of the same place does with an answer that is known."""
 
     def __init__(self, answer):
-        self.answer, self.callback = answer, None
+        self.answer, self.callback, self.kept = answer, None, []
 
     def register_callback(self, callback):
         self.callback = callback
@@ -40,12 +40,13 @@ class Scripted:
         ids[0, 0, step:step + count] = self.answer[:count]
         indexes = np.tile(np.arange(3, dtype=np.int32), (1, 1, count, 1))
         indexes[0, 0, :, 0] = self.answer[:count]
-        self.kept = dict(  # upstream's tensors do not own what numpy has allocated
+        arrays = dict(
             output_ids=ids, sequence_length=np.array([[step + count]], np.int32),
             logprob_indexes=indexes,
             logprob_vals=-np.arange(3 * count, dtype=np.float32).reshape(1, 1, count, 3),
             logprob_nums=np.full((1, 1, count), 3, np.int32))
-        return upstream._np_dict_to_tm_dict(self.kept)
+        self.kept.append(arrays)  # upstream's tensors do not own what numpy has allocated
+        return upstream._np_dict_to_tm_dict(arrays)
 
 
 class ScriptedEngine(StandInEngine):
