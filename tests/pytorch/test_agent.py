@@ -104,6 +104,15 @@ def test_a_thread_safe_engine_answers_without_an_event_loop(checkpoint):
     assert last.logprobs == expected.logprobs
 
 
+def test_a_thread_safe_engine_and_who_asks_it_have_one_queue_from_the_start(checkpoint):
+    """Made at first use it was made twice at times: the engine filled one, the thread waited for
+    the other."""
+    engine = build(checkpoint, num_gpu_blocks=40, thread_safe=True)
+    sender = engine.create_instance().req_sender
+    assert sender._resp_thread_que is not None
+    assert sender.resp_thread_que is sender._resp_thread_que
+
+
 @pytest.mark.parametrize('fields', [dict(tp=2), dict(adapters=dict(a='/a'))], ids=str)
 def test_settings_are_refused_before_anything_is_loaded(tmp_path, fields):
     with pytest.raises(UnsupportedOnCpu):
