@@ -114,6 +114,19 @@ def test_a_failure_of_the_engine_ends_the_stream():
             run(outputs(OURS, error))
 
 
+def test_a_part_that_comes_late_takes_nothing_away():
+    from lmdeploy_ext.turbomind.answers import Arrivals
+
+    async def test():
+        for end in (True, -1):
+            arrivals = Arrivals()
+            for arrival in ((False, 1), (end, 2), (False, 1)):
+                arrivals.put(arrival)
+            assert await arrivals.newest() == (end, 2)
+
+    run(test())
+
+
 def test_outputs_for_a_loop_that_is_closed_harm_nobody():
     from lmdeploy_ext.turbomind.answers import Arrivals
 

@@ -24,8 +24,12 @@ class Arrivals:
         self._loop = asyncio.get_running_loop()
         self._newest: Deque[Arrival] = deque(maxlen=1)
         self._came = asyncio.Event()
+        self._ended = False
 
     def put(self, arrival: Arrival) -> None:
+        if self._ended:  # a late part of what is complete
+            return
+        self._ended = bool(arrival[0])
         self._newest.append(arrival)
         try:
             self._loop.call_soon_threadsafe(self._came.set)
