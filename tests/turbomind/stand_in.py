@@ -56,18 +56,19 @@ class StandInEngine:
         self.tokenizer = SimpleNamespace(eos_token_id=2)
         self.model_comm = self
         self.seconds, self.problems, self.kept = seconds, [], []
+        self.first_chunks = 0  # that were computed
         # three rows between table and pool belong to somebody else
         self.memory = torch.randn(VOCABULARY + 3 + (slots or 0) * SLOT_ROWS, HIDDEN).half()
         self.model = EngineModel(blocks, self.meaning_of)
         self.lock = threading.Lock()
         self.running, self.sessions = {}, {}
         self.matched = {}  # tokens in blocks that a session's sequence found
-        self.virtual_tokens = None
+        self.virtual_tokens = self.load = None
         if slots:
             rows = self.memory[VOCABULARY + 3:]
             pool = FeaturePool(VirtualIds(VOCABULARY + 3, len(rows), 0), rows, SLOT_ROWS,
                                HostRowWriter())
-            load = KvLoad(blocks * BLOCK)
+            self.load = load = KvLoad(blocks * BLOCK)
             queue = RowQueue(PoolRows(slots, SLOT_ROWS, blocks * BLOCK))
             gate = PrefixGate(load, blocks * BLOCK + len(rows), lambda: queue.computed_tokens)
             self.virtual_tokens = VirtualTokens(pool, queue, keyed, wait, load, gate)
@@ -161,6 +162,7 @@ class StandInInstance:
         time.sleep(engine.seconds)
         with engine.lock:
             engine.model.compute(sequence, intended, int(share * len(ids)))
+            engine.first_chunks += 1
         if stopped.wait(engine.seconds):
             with engine.lock:
                 engine.model.end(sequence)

@@ -3,6 +3,7 @@ stock path's, whatever else happens; nothing is left behind."""
 import asyncio
 import random
 from contextlib import aclosing
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -58,27 +59,36 @@ def run(test):
     return asyncio.run(asyncio.wait_for(test, 60))
 
 
+async def until(condition):
+    for _ in range(5000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError('not within 5 s')
+
+
 async def all_ended(engine):
     """The engine's threads have ended, and what they call at the end was called."""
-    for _ in range(1000):
+
+    def ended():
         figures = engine.virtual_tokens.figures().queue
-        if not engine.running and not figures.rows.rows_in_use and not figures.waiting:
-            return figures
-        await asyncio.sleep(0.005)
-    raise AssertionError(f'{engine.running} run, {figures}')
+        return not (engine.running or figures.rows.rows_in_use or figures.waiting
+                    or engine.load.never_preempted())
+
+    await until(ended)
 
 
-STOCK = {}
+STOCK = WeakKeyDictionary()
 
 
 def stock_answer(engine, before, images, after=3):
     """Of an engine without virtual tokens and the same table."""
-    key = (id(engine), before, tuple(images), after)
-    if key not in STOCK:
+    answers, key = STOCK.setdefault(engine, {}), (before, tuple(images), after)
+    if key not in answers:
         stock = StandInEngine(seconds=0)
         stock.memory[:500] = engine.memory[:500]
-        STOCK[key] = run(Client(stock).answer(before, images, after))
-    return STOCK[key]
+        answers[key] = run(Client(stock).answer(before, images, after))
+    return answers[key]
 
 
 def a_prompt(rng):
@@ -188,7 +198,6 @@ def test_rows_stay_while_the_engine_runs_whatever_the_caller_does():
         outputs = client.outputs(0, [0], stream_output=True)
         await outputs.__anext__()
         await outputs.aclose()
-        await asyncio.sleep(0.01)
         assert engine.running
         assert engine.virtual_tokens.figures().queue.rows.rows_in_use == 16
         await all_ended(engine)
@@ -209,7 +218,7 @@ def test_an_image_whose_first_request_is_stopped_early_gets_other_ids():
     async def test():
         await ask(1, 120, [1, 2, 3, 8])  # leaves its length in the buffers
         stopped = asyncio.ensure_future(ask(2, 64, [7]))
-        await asyncio.sleep(0.08)  # in the second chunk
+        await until(lambda: engine.first_chunks == 2)
         engine.create_instance().cancel(2)
         await stopped
         await all_ended(engine)
@@ -231,15 +240,15 @@ def test_sessions_that_stay_open_take_the_stock_path():
 
 
 def test_a_penalty_waits_for_virtual_tokens_and_images_do_without_them_meanwhile():
-    engine = StandInEngine(slots=8, seconds=0.02)
+    engine = StandInEngine(slots=8, seconds=0.1)
 
     async def test():
         client = Client(engine)
         virtual = asyncio.ensure_future(client.answer(0, [0]))
-        await asyncio.sleep(0.01)
+        await until(lambda: engine.running)
         penalised = asyncio.ensure_future(
             client.answer(0, [], gen_config=config(repetition_penalty=1.1)))
-        await asyncio.sleep(0.01)
+        await until(lambda: engine.virtual_tokens.figures().penalties)
         stock = asyncio.ensure_future(client.answer(0, [1]))
         await asyncio.gather(virtual, penalised, stock)
         await all_ended(engine)
@@ -252,12 +261,12 @@ def test_a_penalty_waits_for_virtual_tokens_and_images_do_without_them_meanwhile
 
 
 def test_a_penalty_of_a_caller_that_waits_is_kept_apart_as_well():
-    engine = StandInEngine(slots=8, seconds=0.02)
+    engine = StandInEngine(slots=8, seconds=0.1)
 
     async def test():
         loop = asyncio.get_running_loop()
         virtual = asyncio.ensure_future(Client(engine).answer(0, [0]))
-        await asyncio.sleep(0.01)
+        await until(lambda: engine.running)
         stream = engine.create_instance().stream_infer(
             99, [5, 6, 7], gen_config=config(repetition_penalty=1.1), sequence_end=True)
         await asyncio.gather(virtual, loop.run_in_executor(None, list, stream))
@@ -274,7 +283,7 @@ def test_a_full_pool_is_waited_for_or_not_as_the_setting_says():
         return engine.virtual_tokens.figures()
 
     for wait in (True, False):
-        engine = StandInEngine(slots=1, wait=wait)
+        engine = StandInEngine(slots=1, seconds=0.05, wait=wait)
         expected = [stock_answer(engine, 0, [0]), stock_answer(engine, 0, [1])]
         figures = run(test(engine))
         assert (figures.virtual, figures.stock) == ((2, 0) if wait else (1, 1))
