@@ -9,7 +9,7 @@ from ...vl.tiles import cut
 from ...vl.tiling import TilePlan, plan
 
 MAX_SHRINK = (1.0, 1.04, 1.1, 1.25, 1.5)
-FITS = ('pad', 'pad-corner', 'crop', 'stretch')
+FITS = ('auto', 'pad', 'pad-corner', 'crop', 'stretch')
 NEVER = 99  # more tiles than any picture has: no thumbnail
 THUMBNAIL_FROM = (2, 3, NEVER)
 STOCK_CAPS = (1, 2, 3, 6, 12)

@@ -29,8 +29,9 @@ class Settings:
         prefix_cache: `LMDEPLOY_EXT_PREFIX_CACHE`, what an engine with `enable_prefix_caching`
             reuses: `content` (text and images), `text` (blocks before the first image) or `off`.
         tiles: `LMDEPLOY_EXT_TILES`, how images are cut: `native`, `stock` or `budget:N`.
-        max_shrink, tile_fit, thumbnail_from: `LMDEPLOY_EXT_MAX_SHRINK`, `_TILE_FIT` (`pad`, `crop`
-            or `stretch`), `_THUMBNAIL_FROM`; see `vl.tiling.TilePolicy`, whose defaults hold.
+        max_shrink, tile_fit, thumbnail_from: `LMDEPLOY_EXT_MAX_SHRINK`, `_TILE_FIT` (`auto`,
+            `pad`, `crop` or `stretch`), `_THUMBNAIL_FROM`; see `vl.tiling.TilePolicy`, whose
+            defaults hold.
         max_tiles: `LMDEPLOY_EXT_MAX_TILES`, a cap on the model's own `max_dynamic_patch`.
         pixels: `LMDEPLOY_EXT_PIXELS`, `fast`, or `upstream` for exactly its pixels.
         image_max_pixels, image_max_bytes, image_max_side, image_url_seconds,
@@ -113,7 +114,8 @@ def _tile_settings(env: Mapping[str, str]) -> Dict[str, Any]:
     return dict(tiles=_chosen(env, 'TILES', r'native|stock|budget:[1-9]\d*',
                               'native, stock or budget:N (N image tokens a request)') or 'native',
                 max_shrink=_positive(env, 'MAX_SHRINK', float, least=1),
-                tile_fit=_chosen(env, 'TILE_FIT', 'pad|crop|stretch', 'pad, crop or stretch'),
+                tile_fit=_chosen(env, 'TILE_FIT', 'auto|pad|crop|stretch',
+                                 'auto, pad, crop or stretch'),
                 thumbnail_from=_positive(env, 'THUMBNAIL_FROM', int, least=2),
                 max_tiles=_positive(env, 'MAX_TILES', int),
                 pixels=_chosen(env, 'PIXELS', 'fast|upstream', 'fast or upstream') or 'fast')

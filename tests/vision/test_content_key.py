@@ -149,7 +149,7 @@ def test_one_key_never_stands_for_two_stacks_of_tiles():
     photo = encoded(picture(75, 50), 'PNG', orientation=6)
     policies = [dict(kind='stock'), dict(kind='budget', budget=16),
                 *[dict(fit=fit, max_shrink=shrink, thumbnail_from=least)
-                  for fit in ('pad', 'crop', 'stretch') for shrink in (1.0, 1.5)
+                  for fit in ('auto', 'pad', 'crop', 'stretch') for shrink in (1.0, 1.5)
                   for least in (2, 5)]]
     tiles = {}
     for policy, pixels, most in itertools.product(policies, ('fast', 'upstream'), (1, 4, 12)):

@@ -1,4 +1,6 @@
 """How many tiles an image gets, and where it stands on them."""
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ NATIVE = TilePolicy()
 STOCK = TilePolicy('stock')
 SIDES = st.one_of(st.integers(1, 2000), st.integers(1, 20000))
 FIT = st.sampled_from(FITS)
+STRETCHED = ('auto', 'stretch')
 SHRINK = st.sampled_from((1.0, 1.04, 1.1, 1.25, 1.5, 3.0))
 THUMBNAIL_FROM = st.sampled_from((2, 3, 5, 99))
 MOST = st.one_of(st.none(), st.integers(-1, 30))
@@ -94,7 +97,7 @@ def test_an_image_is_never_enlarged_and_keeps_its_aspect_ratio(width, height, po
     if native.thumbnail:
         places.append((native.thumbnail_width, native.thumbnail_height))
     for shown in places:
-        if policy.fit != 'stretch':
+        if policy.fit in ('pad', 'crop'):
             assert shown[0] <= width and shown[1] <= height
             # within a pixel: of the width that belongs to a height of half a pixel more or less
             low, high = ((max(shown[1] + half, 0) * width / height) for half in (-.5, .5))
@@ -108,13 +111,13 @@ def test_the_image_stands_in_the_middle_of_its_canvas(width, height, policy, mod
     for first, length, room in ((native.left, native.width, canvas[0]),
                                 (native.top, native.height, canvas[1])):
         assert abs(first - (room - length - first)) <= 1
-        if policy.fit != 'crop':
+        if policy.fit not in ('crop', 'auto'):
             assert 0 <= first and first + length <= room
     if policy.fit == 'stretch':
         assert (native.width, native.height) == canvas
     if native.thumbnail:
         longest = max(native.thumbnail_width, native.thumbnail_height)
-        assert longest == min(max(width, height), model.side) or policy.fit == 'stretch'
+        assert longest == min(max(width, height), model.side) or policy.fit in STRETCHED
         assert native.thumbnail_width <= model.side and native.thumbnail_height <= model.side
     else:
         assert native.thumbnail_width == native.thumbnail_height == 0
@@ -125,6 +128,41 @@ def test_cropping_loses_no_more_than_shrinking_may(width, height, most_shrink, m
     cropped = plan(width, height, TilePolicy(max_shrink=most_shrink, fit='crop'), INTERNVL2, most)
     assert cropped.width <= cropped.columns * 448 * most_shrink + .5
     assert cropped.height <= cropped.rows * 448 * most_shrink + .5
+
+
+@given(SIDES, SIDES, POLICIES, MODELS, MOST)
+def test_auto_stretches_but_for_the_middle_of_what_four_tiles_would_squeeze(
+        width, height, policy, model, most):
+    auto, stretched = (plan(width, height, replace(policy, fit=fit), model, most)
+                       for fit in STRETCHED)
+    canvas = auto.columns * model.side, auto.rows * model.side
+    squeeze = max(width / canvas[0], 1) / max(height / canvas[1], 1)
+    if auto == stretched:
+        assert not auto.thumbnail or max(auto.columns, auto.rows) > 2 or 1 / 1.4 < squeeze < 1.4
+        return
+    assert (auto.columns, auto.rows, auto.tiles) == (
+        stretched.columns, stretched.rows, stretched.tiles)
+    assert (auto.thumbnail_width, auto.thumbnail_height) == (model.side, model.side)
+    # of one axis a part is left out, a third at most, and it is shown as large as the other one
+    # unless that were more; the other axis is as before
+    content = auto.width, auto.height
+    if squeeze < 1:
+        content, canvas, squeeze = content[::-1], canvas[::-1], 1 / squeeze
+    assert content[1] == canvas[1] and squeeze > 1.39
+    assert content[0] == pytest.approx(canvas[0] * min(squeeze, 1.5), abs=.5)
+
+
+@pytest.mark.parametrize('size, content', [
+    ((1344, 896), (1344, 896)),  # 448 of 1344 columns are in the thumbnail only
+    ((896, 1344), (896, 1344)),
+    ((1600, 900), (1344, 896)),
+    ((960, 720), (896, 896)),  # the rows of 720 are enlarged, as ever
+    ((1195, 896), (896, 896)),  # 4:3
+])
+def test_what_auto_shows_on_four_tiles(size, content):
+    shown = plan(*size, TilePolicy('budget', 5 * 256), INTERNVL2)
+    assert (shown.columns, shown.rows, shown.tiles) == (2, 2, 5)
+    assert (shown.width, shown.height) == content
 
 
 @given(SIDES, SIDES, POLICIES, MODELS)

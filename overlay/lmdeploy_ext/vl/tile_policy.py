@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 KINDS = ('native', 'stock', 'budget')
-FITS = ('pad', 'crop', 'stretch')
+FITS = ('auto', 'pad', 'crop', 'stretch')
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,16 @@ class TilePolicy:
             enough: it gets no more tiles.
         fit: `pad` shows all of the image with its aspect ratio, mean colour on both sides of it;
             `crop` fills the grid and loses what juts out, at most a share of 1 - 1/max_shrink of
-            an axis; `stretch` scales each axis to the grid, as upstream does. Only `stretch` ever
-            enlarges. The thumbnail shows all of the image: under `crop` it is padded.
+            an axis; `stretch` scales each axis to the grid, as upstream does; `auto` does the
+            same, but where four tiles would lose much along one axis only, they show the middle
+            (see docs/images.md). Only `stretch` and `auto` ever enlarge. The thumbnail shows
+            all of the image: under `crop` it is padded.
         thumbnail_from: the least number of tiles in a grid that get a thumbnail beside them.
     """
     kind: str = 'native'
     budget: Optional[int] = None
     max_shrink: float = 1.1
-    fit: str = 'stretch'
+    fit: str = 'auto'
     thumbnail_from: int = 3
 
     def __post_init__(self):

@@ -13,6 +13,10 @@ from lmdeploy_ext.vl.tile_policy import TileModel, TilePolicy
 
 DETAIL_TILES = {'low': 6, 'medium': 12, 'high': 24}  # upstream's
 
+# For the fit `auto`. 4:3 on a square (1.33) is not squeezed, 3:2 (1.5) is: there it pays.
+LEAST_SQUEEZE = 1.4  # how much more one axis shrinks than the other
+MOST_JUT = 1.5  # an axis' length over what is shown of it: at most a third is left out
+
 
 @dataclass(frozen=True)
 class TilePlan:
@@ -181,8 +185,10 @@ def _fitted(width: int, height: int, grid: _Grid, policy: TilePolicy,
     canvas = grid.columns * model.side, grid.rows * model.side
     thumbnail = grid.tiles > grid.columns * grid.rows
     in_thumbnail = (0, 0)
-    if policy.fit == 'stretch':
+    if policy.fit in ('stretch', 'auto'):
         content = canvas
+        if policy.fit == 'auto' and thumbnail and max(grid.columns, grid.rows) == 2:
+            content = _with_its_middle_shown(width, height, canvas)
         if thumbnail:
             in_thumbnail = model.side, model.side
     else:
@@ -195,6 +201,23 @@ def _fitted(width: int, height: int, grid: _Grid, policy: TilePolicy,
             in_thumbnail = _shrunk(width, height, max(width, height, model.side) / model.side)
     left, top = (canvas[0] - content[0]) // 2, (canvas[1] - content[1]) // 2
     return TilePlan(grid.columns, grid.rows, thumbnail, *content, left, top, *in_thumbnail)
+
+
+def _with_its_middle_shown(width: int, height: int, canvas: Tuple[int, int]) -> Tuple[int, int]:
+    """The size of a stretched image that juts out of the canvas along an axis that would be
+    squeezed; the canvas itself where none would.
+
+    Of a 1344x896 picture on two by two tiles, stretching loses a third of the columns' pixels and
+    no row. With the middle 896 columns shown as they are and the others in the thumbnail only, the
+    demo model is as right as with the seven tiles that show everything (docs/tile_policies.md).
+    From larger grids the thumbnail would be too coarse to stand in for what they leave out.
+    """
+    shrink = max(width / canvas[0], 1.0), max(height / canvas[1], 1.0)
+    squeeze = shrink[0] / shrink[1]
+    if max(squeeze, 1 / squeeze) < LEAST_SQUEEZE:
+        return canvas
+    return (round(canvas[0] * min(max(squeeze, 1.0), MOST_JUT)),
+            round(canvas[1] * min(max(1 / squeeze, 1.0), MOST_JUT)))
 
 
 def _shrunk(width: int, height: int, shrink: float) -> Tuple[int, int]:
