@@ -1,7 +1,7 @@
 """A token id above the tokenizer's vocabulary is no text, and a prompt needs none."""
 from lmdeploy_ext.patching import patch
 
-CONTEXT = 32  # ids of the prompt that the beginning of an answer is read with
+CONTEXT = 32  # ids of the prompt that the beginning of an answer is read with, as a rule
 
 
 @patch(target='lmdeploy.tokenizer:HuggingFaceTokenizer.detokenize_incrementally',
@@ -13,19 +13,40 @@ CONTEXT = 32  # ids of the prompt that the beginning of an answer is read with
        remove_when='detokenize_incrementally([len(tokenizer)], DetokenizeState()) raises nothing, '
        'and takes no longer behind 3,000 ids')
 def read_new_ids_only(original):
+    import re
     from dataclasses import replace
     from weakref import WeakKeyDictionary
-    sizes = WeakKeyDictionary()  # of a large vocabulary: 3 ms each time it is asked for
+    constants = WeakKeyDictionary()  # of a large vocabulary: 3 ms each time they are asked for
+    a_byte = re.compile('<0x[0-9A-F]{2}>').fullmatch
+
+    def constants_of(tokenizer):
+        if tokenizer not in constants:
+            constants[tokenizer] = len(tokenizer), frozenset(tokenizer.all_special_ids)
+        return constants[tokenizer]
 
     def is_known(tokenizer, token_id):
-        if tokenizer not in sizes:
-            sizes[tokenizer] = len(tokenizer)
-        return token_id < sizes[tokenizer] or token_id in tokenizer.added_tokens_decoder
+        return (token_id < constants_of(tokenizer)[0]
+                or token_id in tokenizer.added_tokens_decoder)
+
+    def context_of(tokenizer, prompt):
+        # Behind any ordinary token an answer reads as behind the whole prompt. Behind special
+        # ones alone a first space would be lost; a run of bytes is one text, or none of it is.
+        special = constants_of(tokenizer)[1]
+
+        def ordinary(index):
+            return (prompt[index] not in special
+                    and not a_byte(str(tokenizer.convert_ids_to_tokens(prompt[index]))))
+
+        begin = max(0, len(prompt) - CONTEXT)
+        first = next(filter(ordinary, range(begin, len(prompt))), None)
+        if first is None:
+            first = next(filter(ordinary, range(begin - 1, -1, -1)), 0)
+        return prompt[first:]
 
     def detokenize_incrementally(self, all_input_ids, state, *args, **kwargs):
-        start = state.ids_offset
-        # later on the state has the tokens
-        context = all_input_ids[max(0, start - CONTEXT):start] if state.prev_tokens is None else []
+        start, context = state.ids_offset, []
+        if state.prev_tokens is None:  # later on the state has the tokens
+            context = context_of(self.model, all_input_ids[:start])
         known = [token_id for token_id in all_input_ids[start:] if is_known(self.model, token_id)]
         text, state = original(self, [*context, *known], replace(state, ids_offset=len(context)),
                                *args, **kwargs)
