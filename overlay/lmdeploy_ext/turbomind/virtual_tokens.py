@@ -2,6 +2,7 @@
 import asyncio
 import logging
 import threading
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Hashable, List, Optional, Sequence
 
@@ -80,7 +81,7 @@ class VirtualTokens:
         self.guard = PenaltyGuard()
         self._lock = threading.Lock()
         self._passages: Dict[Hashable, Passage] = {}
-        self._virtual = self._stock = self._penalties = 0
+        self._counts: Counter[str] = Counter()  # under the lock, as are passages
 
     async def admit(self, prompt: Prompt, entry: Entry) -> Passage:
         """Wait until a request may enter; `end` or `end_with` of the result must follow.
@@ -103,8 +104,13 @@ class VirtualTokens:
             passage.cancelled()
 
     def figures(self) -> VirtualTokenFigures:
-        return VirtualTokenFigures(self._queue.figures(), self._virtual, self._stock,
-                                   self._penalties, self._gate.waits)
+        return VirtualTokenFigures(self._queue.figures(), self._counts['virtual'],
+                                   self._counts['stock'], self._counts['penalties'],
+                                   self._gate.waits)
+
+    def _count(self, name: str) -> None:
+        with self._lock:
+            self._counts[name] += 1
 
     def _fits(self, prompt: Prompt) -> bool:
         if self._most_tokens is not None and len(prompt.ids) > self._most_tokens:
@@ -136,7 +142,7 @@ class VirtualTokens:
                 self._leave(lease)
         if ticket is None:
             return None
-        self._virtual += 1
+        self._count('virtual')
         return self._passage(entry, Prompt(ids), ticket, lambda: self._queue.computed(lease),
                              lambda: self._leave(lease))
 
@@ -165,7 +171,7 @@ class VirtualTokens:
         self._queue.give_back(lease)
 
     async def _penalised(self, prompt: Prompt, entry: Entry) -> Passage:
-        self._penalties += 1
+        self._count('penalties')
         entered = self.guard.enter_penalised()
         try:
             await asyncio.wrap_future(entered)
@@ -178,7 +184,7 @@ class VirtualTokens:
                        leave: Callable[[], None] = lambda: None) -> Passage:
         """A request as upstream sends it."""
         if prompt.embeddings:
-            self._stock += 1
+            self._count('stock')
             prompt = replace(prompt, embeddings=await in_host_memory(prompt.embeddings))
         image_tokens = sum(end - begin for begin, end in prompt.ranges or ())
         ticket = None
