@@ -131,37 +131,46 @@ def test_cropping_loses_no_more_than_shrinking_may(width, height, most_shrink, m
 
 
 @given(SIDES, SIDES, POLICIES, MODELS, MOST)
-def test_auto_stretches_but_for_the_middle_of_what_four_tiles_would_squeeze(
+def test_auto_stretches_but_for_the_middle_of_what_a_small_grid_would_squeeze(
         width, height, policy, model, most):
     auto, stretched = (plan(width, height, replace(policy, fit=fit), model, most)
                        for fit in STRETCHED)
-    canvas = auto.columns * model.side, auto.rows * model.side
+    content, canvas = (auto.width, auto.height), (auto.columns * model.side,
+                                                  auto.rows * model.side)
     squeeze = max(width / canvas[0], 1) / max(height / canvas[1], 1)
-    if auto == stretched:
-        assert not auto.thumbnail or max(auto.columns, auto.rows) > 2 or 1 / 1.4 < squeeze < 1.4
-        return
-    assert (auto.columns, auto.rows, auto.tiles) == (
-        stretched.columns, stretched.rows, stretched.tiles)
-    assert (auto.thumbnail_width, auto.thumbnail_height) == (model.side, model.side)
-    # of one axis a part is left out, a third at most, and it is shown as large as the other one
-    # unless that were more; the other axis is as before
-    content = auto.width, auto.height
     if squeeze < 1:
         content, canvas, squeeze = content[::-1], canvas[::-1], 1 / squeeze
-    assert content[1] == canvas[1] and squeeze > 1.39
-    assert content[0] == pytest.approx(canvas[0] * min(squeeze, 1.5), abs=.5)
+    if auto == stretched:
+        assert max(auto.columns, auto.rows) > 3 or squeeze < 1.1001
+        return
+    assert replace(auto, width=stretched.width, height=stretched.height, left=0,
+                   top=0) == stretched
+    assert squeeze > 1.0999 and content[1] == canvas[1]
+    # a third of one axis is left out at most, a quarter where no thumbnail shows it; and not more
+    # than is needed to shrink both axes alike
+    jut = min(squeeze, 3 / 2 if auto.thumbnail else 4 / 3)
+    assert content[0] == pytest.approx(canvas[0] * jut, abs=.5)
 
 
-@pytest.mark.parametrize('size, content', [
-    ((1344, 896), (1344, 896)),  # 448 of 1344 columns are in the thumbnail only
-    ((896, 1344), (896, 1344)),
-    ((1600, 900), (1344, 896)),
-    ((960, 720), (896, 896)),  # the rows of 720 are enlarged, as ever
-    ((1195, 896), (896, 896)),  # 4:3
+@pytest.mark.parametrize('size', [(480, 320), (480, 360), (612, 464), (640, 480), (960, 720),
+                                  (1344, 896), (4032, 3024), (3840, 2160)])
+def test_by_default_everything_is_in_the_tiles(size):
+    assert plan(*size, NATIVE, INTERNVL2) == plan(*size, TilePolicy(fit='stretch'), INTERNVL2)
+
+
+@pytest.mark.parametrize('tiles, size, grid, content', [
+    (5, (1344, 896), (2, 2), (1344, 896)),  # 448 columns are in the thumbnail only
+    (5, (896, 1344), (2, 2), (896, 1344)),
+    (5, (1600, 900), (2, 2), (1344, 896)),
+    (5, (960, 720), (2, 2), (896, 896)),  # the rows of 720 are enlarged, as ever
+    (4, (2000, 800), (3, 1), (1344, 538)),
+    (2, (1344, 896), (2, 1), (896, 597)),
+    (1, (1344, 896), (1, 1), (597, 448)),
+    (1, (480, 320), (1, 1), (448, 448)),
 ])
-def test_what_auto_shows_on_four_tiles(size, content):
-    shown = plan(*size, TilePolicy('budget', 5 * 256), INTERNVL2)
-    assert (shown.columns, shown.rows, shown.tiles) == (2, 2, 5)
+def test_what_auto_shows_on_few_tiles(tiles, size, grid, content):
+    shown = plan(*size, TilePolicy('budget', tiles * 256), INTERNVL2)
+    assert ((shown.columns, shown.rows), shown.tiles) == (grid, tiles)
     assert (shown.width, shown.height) == content
 
 

@@ -42,9 +42,9 @@ class TilePolicy:
         fit: `pad` shows all of the image with its aspect ratio, mean colour on both sides of it;
             `crop` fills the grid and loses what juts out, at most a share of 1 - 1/max_shrink of
             an axis; `stretch` scales each axis to the grid, as upstream does; `auto` does the
-            same, but where four tiles would lose much along one axis only, they show the middle
-            (see docs/images.md). Only `stretch` and `auto` ever enlarge. The thumbnail shows
-            all of the image: under `crop` it is padded.
+            same, but where a small grid would lose much more along one axis than along the other,
+            it shows the middle (see docs/images.md). Only `stretch` and `auto` ever enlarge. The
+            thumbnail shows all of the image: under `crop` it is padded.
         thumbnail_from: the least number of tiles in a grid that get a thumbnail beside them.
     """
     kind: str = 'native'

@@ -13,9 +13,11 @@ from lmdeploy_ext.vl.tile_policy import TileModel, TilePolicy
 
 DETAIL_TILES = {'low': 6, 'medium': 12, 'high': 24}  # upstream's
 
-# For the fit `auto`. 4:3 on a square (1.33) is not squeezed, 3:2 (1.5) is: there it pays.
-LEAST_SQUEEZE = 1.4  # how much more one axis shrinks than the other
-MOST_JUT = 1.5  # an axis' length over what is shown of it: at most a third is left out
+# For the fit `auto`:
+MOST_SQUEEZE = 1.1  # how much more one axis may shrink than the other before the middle is shown
+MIDDLE_SIDE = 3  # in grids of at most so many tiles a side
+MOST_JUT = {True: 3 / 2, False: 4 / 3}  # an axis' length over what tiles show of it, at most; by
+# whether a thumbnail shows all of it
 
 
 @dataclass(frozen=True)
@@ -187,8 +189,8 @@ def _fitted(width: int, height: int, grid: _Grid, policy: TilePolicy,
     in_thumbnail = (0, 0)
     if policy.fit in ('stretch', 'auto'):
         content = canvas
-        if policy.fit == 'auto' and thumbnail and max(grid.columns, grid.rows) == 2:
-            content = _with_its_middle_shown(width, height, canvas)
+        if policy.fit == 'auto' and max(grid.columns, grid.rows) <= MIDDLE_SIDE:
+            content = _middle_shown(width, height, canvas, MOST_JUT[thumbnail])
         if thumbnail:
             in_thumbnail = model.side, model.side
     else:
@@ -203,21 +205,23 @@ def _fitted(width: int, height: int, grid: _Grid, policy: TilePolicy,
     return TilePlan(grid.columns, grid.rows, thumbnail, *content, left, top, *in_thumbnail)
 
 
-def _with_its_middle_shown(width: int, height: int, canvas: Tuple[int, int]) -> Tuple[int, int]:
-    """The size of a stretched image that juts out of the canvas along an axis that would be
-    squeezed; the canvas itself where none would.
+def _middle_shown(width: int, height: int, canvas: Tuple[int, int],
+                  most_jut: float) -> Tuple[int, int]:
+    """The size of an image that is stretched over the canvas, but juts out of it along an axis
+    that would be squeezed.
 
     Of a 1344x896 picture on two by two tiles, stretching loses a third of the columns' pixels and
     no row. With the middle 896 columns shown as they are and the others in the thumbnail only, the
-    demo model is as right as with the seven tiles that show everything (docs/tile_policies.md).
-    From larger grids the thumbnail would be too coarse to stand in for what they leave out.
+    demo model is nearly as right as with the seven tiles that show everything
+    (docs/tile_policies.md). Beside larger grids the thumbnail is too coarse to stand in for what
+    they leave out.
     """
     shrink = max(width / canvas[0], 1.0), max(height / canvas[1], 1.0)
     squeeze = shrink[0] / shrink[1]
-    if max(squeeze, 1 / squeeze) < LEAST_SQUEEZE:
+    if max(squeeze, 1 / squeeze) <= MOST_SQUEEZE:
         return canvas
-    return (round(canvas[0] * min(max(squeeze, 1.0), MOST_JUT)),
-            round(canvas[1] * min(max(1 / squeeze, 1.0), MOST_JUT)))
+    return (round(canvas[0] * min(max(squeeze, 1.0), most_jut)),
+            round(canvas[1] * min(max(1 / squeeze, 1.0), most_jut)))
 
 
 def _shrunk(width: int, height: int, shrink: float) -> Tuple[int, int]:
