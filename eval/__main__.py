@@ -16,6 +16,7 @@ from .provenance import gpus
 from .report import summary, write_report
 from .run_folder import RunFolder
 from .settings import EvalSettings
+from .sweep_record import write_record
 
 DEFAULTS = EvalSettings(model='', manifest='')
 INTERRUPTED = 130
@@ -83,7 +84,10 @@ def _score(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     folder = RunFolder(arguments.run)
     write_report(folder)
-    return _tell(folder.read_report(), arguments.run)
+    report = folder.read_report()
+    if arguments.record:
+        write_record(arguments.record, report)
+    return _tell(report, arguments.run)
 
 
 def _tell(report: dict, folder: Path) -> int:
@@ -117,6 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     redraw = commands.add_parser('report', help='write report.md and the pictures anew')
     redraw.set_defaults(command=_report)
     redraw.add_argument('run', type=Path, metavar='RUN_DIR')
+    redraw.add_argument('--record', type=Path, metavar='FILE',
+                        help='also a sweep\'s figures and targets, as eval/results has them')
     return parser
 
 

@@ -78,7 +78,7 @@ def test_what_decides_tiles_differs_where_tiles_do():
     ('TILES', 'nativ', 'is not native, stock or budget:N'),
     ('TILES', 'budget', 'is not native, stock or budget:N'),
     ('TILES', 'budget:0', 'is not native, stock or budget:N'),
-    ('TILE_FIT', 'fill', 'is not pad, crop or stretch'),
+    ('TILE_FIT', 'fill', 'is not auto, pad, crop or stretch'),
     ('PIXELS', '1', 'is not fast or upstream'),
     ('IMAGE_OTHER_HOSTS', 'yes', 'is not 0 or 1'),
     ('MAX_SHRINK', '0.5', 'is less than 1'),

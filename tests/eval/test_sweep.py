@@ -13,6 +13,7 @@ from lmdeploy_ext.eval.provenance import write_json
 from lmdeploy_ext.eval.report import render, summary, write_report
 from lmdeploy_ext.eval.run_folder import RunFolder
 from lmdeploy_ext.eval.sweep_plot import sweep_figure
+from lmdeploy_ext.eval.sweep_record import targets
 from lmdeploy_ext.eval.variants import parse_variants
 from lmdeploy_ext.eval.worker import own_settings
 
@@ -245,3 +246,37 @@ def test_sweep_renders_the_demo_set_and_runs_every_variant(tmp_path, monkeypatch
 def test_wrong_arguments_of_sweep(arguments, message, tmp_path, capsys):
     assert main(['sweep', '--out', str(tmp_path / 'run'), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_record_of_a_sweep(small_run, tmp_path, capsys):
+    score(small_run)
+    file = tmp_path / 'record.json'
+    assert main(['report', str(small_run.path), '--record', str(file)]) == 0
+    record = json.loads(file.read_text(encoding='utf-8'))
+    assert [row['name'] for row in record['rows']] == ['stock-4', 'stock-1', 'ours']
+    assert record['commit'] == small_run.read_report()['provenance']['commit']
+    assert record['targets'] == [{'name': 'ours: recall against stock at equal tokens, points',
+                                  'want': '>= 0', 'got': 8.333, 'met': True}]
+
+
+def test_what_native_may_lose():
+    def point(name, recall, precision, fewer, equal):
+        return {'name': name, 'fewer': fewer, 'between': equal and ['stock-6', 'stock-2', .5],
+                'answers': {'recall_points': {'value': recall}, 'precision_points': {
+                    'value': precision}, 'equal_tokens_points': equal}}
+
+    found = targets({'points': [point('stock-12', 0, 0, 1, None),
+                                point('native', -1, -1.1, 2.49, {'value': -1e-3}),
+                                point('others', -9, -9, 9, None)]})
+    assert [(target['got'], target['met']) for target in found] == [
+        (-1, True), (-1.1, False), (2.49, False), (-.001, False)]
+
+
+def test_other_runs_have_no_record(empty_run, tmp_path, capsys):
+    images = labelled_images(test=8, calibration=0)
+    folder = empty_run(images, ['stock'])
+    write_rows(folder, 'stock', map(row, images, [.9] * 8))
+    score(folder)
+    file = tmp_path / 'record.json'
+    assert main(['report', str(folder.path), '--record', str(file)]) == 2
+    assert 'is no sweep' in capsys.readouterr().err and not file.exists()
