@@ -2,7 +2,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lmdeploy_ext.vl.image_errors import BadImageReference
@@ -135,13 +135,15 @@ def test_auto_stretches_but_for_the_middle_of_what_a_small_grid_would_squeeze(
         width, height, policy, model, most):
     auto, stretched = (plan(width, height, replace(policy, fit=fit), model, most)
                        for fit in STRETCHED)
+    stock = plan(width, height, STOCK, model)
     content, canvas = (auto.width, auto.height), (auto.columns * model.side,
                                                   auto.rows * model.side)
     squeeze = max(width / canvas[0], 1) / max(height / canvas[1], 1)
     if squeeze < 1:
         content, canvas, squeeze = content[::-1], canvas[::-1], 1 / squeeze
     if auto == stretched:
-        assert max(auto.columns, auto.rows) > 3 or squeeze < 1.1001
+        assert (max(auto.columns, auto.rows) > 3 or squeeze < 1.1001
+                or auto.columns * auto.rows >= stock.columns * stock.rows)
         return
     assert replace(auto, width=stretched.width, height=stretched.height, left=0,
                    top=0) == stretched
@@ -152,9 +154,12 @@ def test_auto_stretches_but_for_the_middle_of_what_a_small_grid_would_squeeze(
     assert content[0] == pytest.approx(canvas[0] * jut, abs=.5)
 
 
-@pytest.mark.parametrize('size', [(480, 320), (480, 360), (612, 464), (640, 480), (960, 720),
-                                  (1344, 896), (4032, 3024), (3840, 2160)])
-def test_by_default_everything_is_in_the_tiles(size):
+@given(SIDES, st.floats(.4, 2.5))
+@example(600, 522 / 600)  # stock, too, has one tile only
+@example(1020, 885 / 1020)
+@example(507, 871 / 507)
+def test_by_default_everything_is_in_the_tiles(width, aspect):
+    size = width, max(round(width * aspect), 1)
     assert plan(*size, NATIVE, INTERNVL2) == plan(*size, TilePolicy(fit='stretch'), INTERNVL2)
 
 

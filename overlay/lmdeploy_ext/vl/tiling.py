@@ -190,7 +190,9 @@ def _fitted(width: int, height: int, grid: _Grid, policy: TilePolicy,
     if policy.fit in ('stretch', 'auto'):
         content = canvas
         if policy.fit == 'auto' and max(grid.columns, grid.rows) <= MIDDLE_SIDE:
-            content = _middle_shown(width, height, canvas, MOST_JUT[thumbnail])
+            stock = _stock_plan(width, height, model, model.max_tiles)
+            if grid.columns * grid.rows < stock.columns * stock.rows:
+                content = _middle_shown(width, height, canvas, MOST_JUT[thumbnail])
         if thumbnail:
             in_thumbnail = model.side, model.side
     else:
