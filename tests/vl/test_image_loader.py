@@ -52,9 +52,22 @@ def load(loader, *references, seconds=10, **options):
 
 
 async def open_and_cut(loader, references, options):
-    """What `load` does, in its two stages."""
+    """What `load` does, in its two stages; as is asked of callers, each image is cut or released,
+    also where a cut is cancelled before it begins."""
     opened = await loader.open(references, options, keyed=True)
-    return await asyncio.gather(*[loader.cut(image) for image in opened])
+    cuts = [asyncio.ensure_future(loader.cut(image)) for image in opened]
+    try:
+        return await asyncio.gather(*cuts)
+    except BaseException:
+        for task in cuts:
+            task.cancel()
+        for done in await asyncio.gather(*cuts, return_exceptions=True):
+            if not isinstance(done, BaseException):
+                done.release()
+        raise
+    finally:
+        for image in opened:
+            image.release()
 
 
 def in_stages(loader, *references, seconds=10, **options):
