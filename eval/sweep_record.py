@@ -14,15 +14,19 @@ def write_record(path: Path, report: Mapping[str, Any]) -> None:
     """Write the points of a sweep's report to a file, with its targets.
 
     Raises:
-        EvalError: the report is of no sweep.
+        EvalError: the report is of no sweep, or the file cannot be written.
     """
     if not report.get('sweep'):
         raise EvalError(f'the run {report["name"]} is no sweep; expected one with upstream\'s '
                         'code at several max_dynamic_patch, as `sweep` makes it')
     provenance = {name: value for name, value in report['provenance'].items()
                   if name in RESULT_FIELDS}
-    write_result(path, rows=report['sweep']['points'], targets=targets(report['sweep']),
-                 **provenance)
+    try:
+        write_result(path, rows=report['sweep']['points'], targets=targets(report['sweep']),
+                     **provenance)
+    except OSError as error:
+        raise EvalError(
+            f'{path} cannot be written ({error.strerror}); name another file') from error
 
 
 def targets(sweep: Mapping[str, Any]) -> List[Dict[str, Any]]:

@@ -259,6 +259,13 @@ def test_the_record_of_a_sweep(small_run, tmp_path, capsys):
                                   'want': '>= 0', 'got': 8.333, 'met': True}]
 
 
+def test_a_record_that_cannot_be_written_is_told_by_name(small_run, tmp_path, capsys):
+    score(small_run)
+    assert main(['report', str(small_run.path), '--record', str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert f'{tmp_path} cannot be written' in error and 'name another file' in error
+
+
 def test_what_native_may_lose():
     def point(name, recall, precision, fewer, equal):
         return {'name': name, 'fewer': fewer, 'between': equal and ['stock-6', 'stock-2', .5],
